@@ -92,6 +92,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
         at = day(perf, "| nvml | 8 | 512 | " + " | ".join(many) + " |")
         yield "a tick of 8 times the processes", "at most 8 times", f"{ratio:.1f} times", "", "node.py", at
     yield from _agent()
+    yield from _fleet()
     yield (
         "wrong accounts",
         "0 mJ",
@@ -116,6 +117,14 @@ def _agent() -> Iterator[tuple[str, str, str, str, str, str]]:
     ):
         others = ", ".join(f"{name} {row[place]}{unit}" for name, row in peers.items())
         yield what, bound, f"{ours[place]}{unit}", others, "agent.py", at
+
+
+def _fleet() -> Iterator[tuple[str, str, str, str, str, str]]:
+    text = (DOCS / "fleet.md").read_text("utf-8")
+    if found := re.search(r"(\d+ MiB) and (\d+ %) of one core", text):
+        at = day("fleet.md", found[0])
+        yield "fleet, 200 nodes of 8 GPUs: resident memory", "100 MiB", found[1], "", "fleet.py", at
+        yield "fleet, 200 nodes of 8 GPUs: CPU", "one core", f"{found[2]} of one core", "", "fleet.py", at
 
 
 def table() -> list[str]:

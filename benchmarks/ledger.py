@@ -137,11 +137,11 @@ def add_a_year(folder: Path) -> None:
                     sessions.append([session.get(column, 0) for column in columns])
                     ends = begins + 3600
                     used = (ends, ends, 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 10**9, 10**9)
-                    usage.append((number, *used, begins, ends, begins, 0))
+                    usage.append((number, *used, begins, ends, begins, 0, 0, 0, None, None))
         books.executemany(f"INSERT INTO spans VALUES ({', '.join('?' * 12)})", spans)
         books.executemany("INSERT INTO shares VALUES (?, ?, ?, ?, ?)", shares)
         books.executemany(f"INSERT INTO sessions VALUES ({marks})", sessions)
-        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage)
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 20)})", usage)
         books.commit()
 
 

@@ -1,4 +1,4 @@
-"""Measures `gpuledger report` and `explain` on a large ledger: a million sessions, 400 days of hours.
+"""Measures `gpuledger report`, `explain` and `receipt` on a ledger: a million sessions, 400 days of hours.
 
     python benchmarks/report.py [--write docs/performance.md]
 
@@ -30,7 +30,12 @@ from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.report.party import party_of, party_text  # noqa: E402
 from gpuledger.ledger.store.retention import RetentionLimits  # noqa: E402
 from gpuledger.ledger.store.rows import device_row  # noqa: E402
+from gpuledger.ledger.store.schema import USAGE_FROM  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402
+from gpuledger.ledger.store.usage_tables import WRITE_CELL, cell_columns, owner_text  # noqa: E402
+from gpuledger.ledger.usage.usage_bars import UsageBars, no_hour_bars  # noqa: E402
+from gpuledger.ledger.usage.usage_cell import UsageCell  # noqa: E402
+from gpuledger.ledger.usage.usage_period import STARTED  # noqa: E402
 from gpuledger.ledger.watched_time import pack_seconds, seconds_within  # noqa: E402
 from gpuledger.model.workload import Workload  # noqa: E402
 
@@ -51,6 +56,8 @@ COMMANDS = {
     "report, the last week": ("report", "--since", "7d"),
     "report, the last day": ("report", "--since", "24h"),
     "explain a pod, 400 days": ("explain", "research/pod-0-0"),
+    "receipt of a pod, 400 days": ("receipt", "research/pod-0-0", "--since", "400d"),
+    "receipt of a pod, the last week": ("receipt", "research/pod-0-0"),
 }
 
 
@@ -86,7 +93,7 @@ def write_ledger(folder: Path) -> None:
         columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
         places = ", ".join("?" * len(columns))
         books.executemany(f"INSERT INTO sessions VALUES ({places})", sessions(columns))
-        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage())
+        books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 20)})", usage())
         for card in CARDS:
             part = json.dumps([card.uuid, card.name, "", "", 1, 1])
             books.execute("INSERT INTO gpu_parts VALUES (?, ?)", (card.index, part))
@@ -94,10 +101,12 @@ def write_ledger(folder: Path) -> None:
         write_time_detail(books)
         write_hours(books, parties)
         write_time_hours(books, parties)
+        write_usage_cells(books)
         meta = [
             ("unix", NOW * 3600.0),
             ("times_from", (NOW - DETAIL_DAYS * 24) * QUARTERS),
             ("time_from", (NOW - HOURS) * QUARTERS),
+            (USAGE_FROM, (NOW - HOURS) * QUARTERS),
         ]
         books.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         books.commit()
@@ -159,7 +168,7 @@ def usage() -> Iterator[tuple[object, ...]]:
             0,
             150_000_000,
             300_000_000,
-            *[begins, ends, begins, 0],
+            *[begins, ends, begins, 0, 0, 0, None, None],
         )
 
 
@@ -220,6 +229,30 @@ def write_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | 
     books.executemany("INSERT INTO hour_shares VALUES (?, ?, ?)", shares)
     columns = "quarter, party, resident, held, allocated, running, begun"
     books.executemany(f"INSERT OR IGNORE INTO hour_times ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", times)
+
+
+def write_usage_cells(books: sqlite3.Connection) -> None:
+    """Write what owners used: a cell for each owner, GPU and hour, in the last week by quarter of an hour."""
+    periods, last = [], NOW * QUARTERS
+    for card in CARDS:
+        books.execute("INSERT INTO device_memory VALUES (?, ?)", (card.uuid, 80 * 2**30))
+        for number in range(24):
+            who = owner_text(owner(card.index, number))
+            periods.append((len(periods) + 1, card.uuid, who, (NOW - HOURS) * 3600.0, STARTED, 0, last))
+    books.executemany(f"INSERT INTO usage_periods VALUES ({', '.join('?' * 7)})", periods)
+    for table, is_folded in (("usage_hours", True), ("usage_quarters", False)):
+        books.executemany(WRITE_CELL.format(table), usage_cells(is_folded=is_folded))
+
+
+def usage_cells(*, is_folded: bool) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of the folded hours, or of the last week."""
+    for _, card, owner_number, begins, ends in every_session():
+        hour = int(begins) // 3600
+        if is_folded == (hour < NOW - DETAIL_DAYS * 24):
+            quarter = hour * QUARTERS if is_folded else int(begins) // QUARTER
+            bars = UsageBars(bytearray(no_hour_bars())) if is_folded else UsageBars()
+            cell = UsageCell(quarter, begins, ends, seen=480 * MICRO, resident=480 * MICRO, bars=bars)
+            yield (quarter, card * 24 + owner_number % 24 + 1, *cell_columns(cell))
 
 
 def write_time_detail(books: sqlite3.Connection) -> None:

@@ -182,6 +182,19 @@ SCENARIOS = (
         {"gpuledger_device_memory_used_bytes": "97x200", "gpuledger_device_memory_free_bytes": "3x200"},
     ),
     Scenario("power-limit", {60: "", 75: "GPUPowerThrottling"}, {f'{THROTTLED}{{reason="power"}}': RISING}),
+    # The pod of the healthy GPU serves a model, with a tenth of the requests after 40 minutes.
+    Scenario(
+        "dear-tokens",
+        {60: "", 99: "GPUCostPerTokenDoubled"},
+        also=(
+            Series(
+                "vllm:generation_tokens_total",
+                {"namespace": "ml", "pod": "train-0", "model_name": "m", "job": "engines"},
+                "0+30000x80 2403000+3000x119",
+            ),
+        ),
+        labels={"namespace": "ml", "model_name": "m"},
+    ),
     # Hardware.
     Scenario(
         "lost",

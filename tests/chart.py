@@ -56,6 +56,7 @@ MATRIX: Mapping[str, Values] = {
     "GPU Operator": {"followGpuOperator": {"enabled": True}, "accounting": {"enable": True}},
     "OpenShift": {"openshift": {"enabled": True}, "followGpuOperator": {"enabled": True}},
     "OpenShift, collect": {"openshift": {"enabled": True}, "mode": "collect"},
+    "events": {"kubernetes": {"events": True}},
     "simulator": {"source": "simulator:workstation"},
     "TLS": {
         "web": {

@@ -21,6 +21,8 @@ DASHBOARDS: dict[str, dict[str, Any]] = {
 }
 # The other dashboards show nodes.
 AGENTS = DASHBOARDS.pop("gpuledger-agents")
+# Its rows are models, of which no node knows the tokens. Tested with the rules that it reads.
+TOKENS = DASHBOARDS.pop("gpuledger-tokens")
 each_dashboard = pytest.mark.parametrize("uid", DASHBOARDS)
 EVERYTHING = {"cluster": ".*", "node": ".*", "gpu": ".*", "namespace": ".*"}
 # Grafana's windows for two scrapes per second, and values of the text boxes for prices.

@@ -24,6 +24,7 @@ from gpuledger.ledger.store import explain_query, report_query
 from gpuledger.ledger.store.folding import fold_spans, fold_time_spans, fold_times
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.hour_cells import HourCells
+from gpuledger.ledger.store.usage_folding import fold_usage
 
 HOUR, QUARTER = 3600, 900
 EVER = (0, 2**40 // HOUR * HOUR)
@@ -107,6 +108,8 @@ def folded(file: Path, before: float, target: Path, zone: tzinfo = UTC) -> Path:
         while fold_time_spans(copy, hour, 1000, cells):
             pass
         while fold_times(copy, hour, cells):
+            pass
+        while fold_usage(copy, hour, 1000, cells):
             pass
         copy.execute("COMMIT")
     return target

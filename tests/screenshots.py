@@ -15,6 +15,9 @@ from typing import Any
 from playwright.sync_api import Locator, expect
 
 from browser import DESKTOP, PHONE, BrowserTab, chromium, open_tab
+from gpuledger.ledger.report.receipt.page import receipt_page
+from lab import running_lab
+from receipt_books import receipt_of, write_books
 from running import MODULE, Program, serving, wait_until
 
 HOURS = 3
@@ -73,6 +76,10 @@ PICTURES: Pictures = {
     "page-held": (DESKTOP, _held),
     "page-sessions": (DESKTOP, _timeline),
 }
+FLEET_PICTURES: dict[str, dict[str, Any]] = {
+    "fleet-light": {**DESKTOP, "color_scheme": "light"},
+    "fleet-phone": {**PHONE, "device_scale_factor": 1.5},
+}
 FAULTY_PICTURES: Pictures = {"page-faults": ({**DESKTOP, "color_scheme": "light"}, _above)}
 
 
@@ -122,6 +129,28 @@ def write_demo_screenshots(folder: Path) -> None:
         program.stop()
 
 
+def write_fleet_screenshots(folder: Path) -> None:
+    """Write the screenshots of a fleet of fourteen nodes, one of which has been killed, to the folder."""
+    with tempfile.TemporaryDirectory(prefix="gpuledger-lab-") as place, running_lab(Path(place), 14) as lab:
+        lab.nodes[-1].process.kill()
+        with chromium() as browser:
+            for name, options in FLEET_PICTURES.items():
+                with open_tab(browser, lab.fleet.url, **options) as tab:
+                    tab.open()
+                    expect(tab("#tile-problems")).to_have_text("2")
+                    expect(tab("#tile-week")).to_contain_text("€")
+                    _above(tab, folder / f"{name}.png")
+
+
+def write_receipt_screenshot(folder: Path) -> None:
+    """Write the screenshot of the receipt of a simulated job to the folder."""
+    with tempfile.TemporaryDirectory(prefix="gpuledger-screenshots-") as place, chromium() as browser:
+        receipt = receipt_of(write_books(Path(place)), "pod:jobs/one-of-four")
+        page = browser.new_page(viewport={"width": 1040, "height": 600}, color_scheme="light")
+        page.set_content(receipt_page(receipt))
+        page.screenshot(path=folder / "receipt.png", full_page=True)
+
+
 def _is_throttled(snapshot: Any) -> bool:
     """Whether GPU 3 has begun to throttle within the last two minutes: it will for some more."""
     began = [
@@ -141,6 +170,8 @@ def main() -> None:
         FAULTY_PICTURES,
     )
     write_demo_screenshots(folder)
+    write_fleet_screenshots(folder)
+    write_receipt_screenshot(folder)
     _write(folder, ("simulator", *PACE), lambda _, seconds: seconds > HOURS * 3600, PICTURES)
 
 

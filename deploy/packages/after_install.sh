@@ -8,5 +8,6 @@ install -d -m 0700 -o gpuledger -g gpuledger /var/lib/gpuledger
 if [ -d /run/systemd/system ]; then
   systemctl daemon-reload
   # After an upgrade, run the new version; a stopped service remains stopped.
-  systemctl try-restart gpuledger.service gpuledger-collect-every.service gpuledger-collect.timer
+  systemctl try-restart gpuledger.service gpuledger-collect-every.service gpuledger-collect.timer \
+    gpuledger-slurm.timer
 fi

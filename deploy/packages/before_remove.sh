@@ -4,7 +4,8 @@ set -e
 case "$1" in
   remove | 0)
     if [ -d /run/systemd/system ]; then
-      systemctl --quiet disable --now gpuledger.service gpuledger-collect-every.service gpuledger-collect.timer
+      systemctl --quiet disable --now gpuledger.service gpuledger-collect-every.service gpuledger-collect.timer \
+        gpuledger-slurm.timer
     fi
     ;;
 esac

@@ -12,7 +12,7 @@ import httpx
 
 from cluster.control_plane import Client, ControlPlane, Json
 from cluster.helm import Helm
-from gpuledger.operator.kinds import KINDS, MANAGED_SELECTOR, VOLUME_CLAIM_KIND
+from gpuledger.operator.kinds import MANAGED_SELECTOR, VOLUME_CLAIM_KIND, managed_kinds
 from running import Program, free_port, get, wait_until
 
 NAMESPACE = "operated"
@@ -26,6 +26,8 @@ PATHS = {
     "WhatapAgent": "apis/monitoring.whatap.com/v2alpha1/whatapagents",
 }
 _VERSIONS = {"GpuMonitor": "gpuledger.dev/v1alpha1", "WhatapAgent": "monitoring.whatap.com/v2alpha1"}
+# The node's Kubernetes is 1.20.
+KINDS = managed_kinds("batch/v1beta1")
 _PLURALS = {kind.kind: kind for kind in KINDS}
 
 

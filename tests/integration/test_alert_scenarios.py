@@ -28,8 +28,15 @@ ALWAYS = {"simulated", "account-lost", "maintenance"}
 H100 = "NVIDIA H100 80GB HBM3"
 POD = {"owner_kind": "pod", "namespace": "ml", "pod": "train-0", "container": "main"}
 # A replay evaluates each rule over the whole range with what earlier ones recorded: chains need several.
+# The longest one has five links: names of devices, their clusters, GPUs of pods, those of models, the alert.
 STATES = ("recording", "hardware", "exporter", "agent")
-REPLAYS = (STATES, STATES, ("hardware", "exporter", "agent", "activity", "rule", "use"), ("use",))
+REPLAYS = (
+    (*STATES, "tokens"),
+    (*STATES, "tokens"),
+    ("hardware", "exporter", "agent", "tokens", "activity", "rule", "use"),
+    ("use", "tokens", "activity"),
+    ("activity",),
+)
 ALERTS = {str(rule["alert"]) for rule in rules_of() if "alert" in rule}
 
 

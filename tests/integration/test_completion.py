@@ -14,7 +14,13 @@ import pytest
 from gpuledger.cli.main import COMMANDS, main
 from running import wait_until
 
-SCENARIOS = {"simulator:k8s-node", "simulator:workstation", "simulator:faulty-node", "simulator:demo"}
+SCENARIOS = {
+    "simulator:k8s-node",
+    "simulator:workstation",
+    "simulator:faulty-node",
+    "simulator:mixed-lab",
+    "simulator:demo",
+}
 # A typed line, and all words that complete its last one.
 LINES: dict[str, set[str]] = {
     "gpuledger ": {*COMMANDS, "help"},

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from instruction_counts import instructions_per_repetition
 
-# Millions, for 8 GPUs and 64 processes: a third more than CPython 3.11 needed on 2026-11-28; for `store` 1.25
-# times what it needed before the time books (14.32).
-MOST = {"post": 13.5, "store": 17.9, "render": 49.0, "scrape": 0.07}
+# Millions, for 8 GPUs and 64 processes: a third more than CPython 3.11 needed on 2026-11-28; for `store` 1.1
+# times what it needed on 2026-11-30 (17.00), before the numbers of receipts.
+MOST = {"post": 13.5, "store": 18.7, "render": 49.0, "scrape": 0.07}
 
 
 def test_instruction_counts_are_below_their_limits() -> None:

@@ -6,9 +6,10 @@ counters at their values. An agent scrapes both pods as well, less often.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -16,6 +17,11 @@ import pytest
 import yaml
 
 from dashboards import EVERYTHING, FIXED, PanelQuery, each_dashboard, panel_queries, substituted
+from gpuledger.agent import families as agent_families
+from gpuledger.dialects.catalogue import create_dialects
+from gpuledger.dialects.settings import DialectSettings
+from gpuledger.ledger.report.tokens.token_sources import DEFAULT_SOURCES
+from gpuledger.operator import families as operator_families
 from running import PATIENCE, assert_each, get, victoria_metrics
 from stack import DEPLOY, RULES
 
@@ -26,6 +32,8 @@ OWNER = 'owner_kind="pod",namespace="ml",pod="t",container="main"'
 # Counters with their value at the beginning and their rise in a second.
 COUNTERS = {
     f'gpuledger_owner_held_seconds_total{{uuid="GPU-0",{OWNER}}}': (50_000.0, 1.0),
+    f'gpuledger_owner_resident_seconds_total{{uuid="GPU-0",{OWNER}}}': (60_000.0, 1.0),
+    f'gpuledger_owner_allocated_seconds_total{{uuid="GPU-0",{OWNER}}}': (70_000.0, 1.0),
     f'gpuledger_energy_joules_total{{uuid="GPU-0",account="process",method="measured",{OWNER}}}': (
         7e6,
         300.0,
@@ -47,6 +55,8 @@ INCREASES = {
     "gpuledger:device_energy_joules:max": 300.0,
     'gpuledger:energy_joules:max{account="process"}': 300.0,
     "gpuledger:gpu_watched_seconds:max": 1.0,
+    "gpuledger:owner_resident_seconds:max": 1.0,
+    "gpuledger:owner_allocated_seconds:max": 1.0,
     'gpuledger:gpu_seconds:max{account="owner"}': 0.5,
 }
 
@@ -147,12 +157,53 @@ def test_no_rule_computes_an_increase_of_an_exported_counter() -> None:
         for rule in group["rules"]
     ]
     for rule in rules:
-        words = ("increase(", "rate(", "delta(", "min_over_time(")
-        allowed = ("gpuledger:", "gpuledger_agent_", "gpuledger_operator_")
         # A counter is recorded without target labels, but not its increase.
-        for word in words[:3] if rule.get("record") in RECORDED_COUNTERS else words:
-            for part in rule["expr"].split(word)[1:]:
-                assert part.lstrip().startswith(allowed), rule["expr"]
+        functions = INCREASING if rule.get("record") in RECORDED_COUNTERS else (*INCREASING, "min_over_time")
+        assert refused(rule["expr"], functions) == [], rule["expr"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("increase(gpuledger:gpu_seconds:max[5m])", []),
+        ("rate(gpuledger_agent_scrapes_total[5m])", []),
+        ("sum(increase( vllm:prompt_tokens_total[5m]))", []),
+        ('increase(prompt_tokens_total{model_name!=""}[5m])', []),
+        ("increase(gpuledger_owner_resident_seconds_total[5m])", ["gpuledger_owner_resident_seconds_total"]),
+        ("increase(\n  my_gpu_process_energy_joules_total[5m])", ["my_gpu_process_energy_joules_total"]),
+        (
+            "increase(vllm:prompt_tokens_total[5m]) + irate(DCGM_FI_DEV_POWER_USAGE[5m])",
+            ["DCGM_FI_DEV_POWER_USAGE"],
+        ),
+        ("increase(vllm:prompt_tokens[5m])", ["vllm:prompt_tokens"]),
+        ('increase({__name__=~"gpuledger_.+"}[5m])', [""]),
+        ("increase((gpuledger_gpu_seconds_total)[5m:15s])", [""]),
+    ],
+)
+def test_an_increase_of_anything_else_is_refused(expression: str, expected: list[str]) -> None:
+    assert refused(expression, INCREASING) == expected
+
+
+def test_no_counter_of_an_inference_server_is_exported_here() -> None:
+    dialects = create_dialects(DialectSettings(), "0").values()
+    specs = [spec for dialect in dialects for spec in dialect.specs]
+    exported = {spec.name for spec in (*specs, *agent_families.SPECS, *operator_families.SPECS)}
+    assert exported
+    assert exported & SERVERS == set()
+    assert not any(name.startswith("gpuledger") for name in SERVERS)
+
+
+INCREASING = ("increase", "rate", "delta")
+# Counters of inference servers: none of this program's targets exports them, and no rule can record a 0
+# before their first sample. Each server is one target.
+SERVERS = {metric.name for source in DEFAULT_SOURCES for metric in source.metrics()}
+
+
+def refused(expression: str, functions: Sequence[str]) -> list[str]:
+    """What these functions read, also as the end of a longer name, and may not; "" if it is no name."""
+    allowed = ("gpuledger:", "gpuledger_agent_", "gpuledger_operator_")
+    read = re.findall(rf"(?:{'|'.join(functions)})\(\s*([a-zA-Z_:][\w:]*)?", expression)
+    return [name for name in read if not name.startswith(allowed) and name not in SERVERS]
 
 
 RECORDED_COUNTERS = {

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from focus_rules import broken_rules
+from lab import FleetServer
 from running import Prometheus, Server, free_port, gpuledger, prometheus, serving_prepared, wait_until
 
 # One worker, with one set of nodes and one Prometheus for all tests.
@@ -69,8 +70,8 @@ class Sides(NamedTuple):
 class Fleet:
     """Two nodes with ledgers and their Prometheus, and reports from both."""
 
-    def __init__(self, folder: Path, real: Prometheus) -> None:
-        self.folder, self.real = folder, real
+    def __init__(self, folder: Path, real: Prometheus, ports: Sequence[int]) -> None:
+        self.folder, self.real, self.ports = folder, real, ports
 
     def fleet(self, *arguments: str) -> dict[str, Any]:
         done = gpuledger("report", "--prometheus", self.real.url, "--format", "json", *arguments)
@@ -141,7 +142,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         stack.enter_context(serving_prepared(*on_port(ports[1], node_flags(folder, "a", AFTER))))
         wait_gone(real, "b", "train-0", label="pod")
         real.wait_query(f"{ENERGY}{{instance='127.0.0.1:{ports[1]}', exported_pod='api-0'}} > 0")
-        yield Fleet(folder, real)
+        yield Fleet(folder, real, ports[1:])
 
 
 def wait_gone(real: Prometheus, node: str, name: str, label: str) -> None:
@@ -171,6 +172,33 @@ def test_rows_of_a_fleet_are_the_sums_of_the_nodes_within_the_reported_bound(
     assert before.total() - pace * bound <= total <= after.total() + pace * bound
     assert 0 < bound < total * 0.75
     assert not any("monitoring" in key or "gpuledger-x" in key for key in rows)
+
+
+@pytest.mark.parametrize("by", ["namespace", "pod"])
+def test_the_ledgers_of_all_nodes_without_prometheus_agree_within_the_bound(moved: Fleet, by: str) -> None:
+    listed = moved.folder / "listed"
+    listed.write_text("".join(f"127.0.0.1:{port}\n" for port in moved.ports))
+    fleet = FleetServer(listed)
+    try:
+        wait_until(
+            lambda: all(node["up"] for node in fleet.get("/api/v1/fleet").json()["nodes"]), "both nodes"
+        )
+        before, scraped, _ = moved.sides(by)
+        words = ("--by", by, "--until", "2099-01-01", "--format", "json")
+        done = gpuledger("report", "--fleet", fleet.url, *words)
+        assert done.returncode == 0, done.stderr
+        after = moved.sum_of_nodes(by, "millijoules")
+    finally:
+        fleet.stop()
+    content = json.loads(done.stdout)
+    exact = {row_key(row, by): row["millijoules"] or 0 for row in (*content["rows"], *content["own"])}
+    # The nodes post while they are read.
+    assert all(before[key] <= exact[key] <= after[key] for key in exact)
+    assert {key for key in before if before[key]} <= set(exact)
+    for row in (*scraped["rows"], *scraped["own"]):
+        key = row_key(row, by)
+        slack = row["bound_millijoules"] + after[key] - before[key]
+        assert abs(exact.get(key, 0) - (row["millijoules"] or 0)) <= slack, key
 
 
 def test_a_pod_that_moved_and_has_ended_is_one_exact_row(moved: Fleet) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from gpuledger import __version__
 from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
-from running import PATIENCE, Program, get, gpuledger, serving, wait_until
+from running import PATIENCE, Program, get, gpuledger, one_line, serving, wait_until
 from stack import COLLECTORS, COMPOSE, DEPLOY, EXPORTER, SETTINGS, compose
 
 # One worker, which caches what docker-compose prints.
@@ -260,6 +260,10 @@ def test_the_program_accepts_the_flags_of_the_unit(unit: Path, tmp_path: Path) -
         program = Program(command, env=variables)
         wait_until(lambda: list(tmp_path.glob("*.prom")), "the file")
         assert program.stop() == 0
+    elif words[0] == "slurm":
+        # Without Slurm's commands it says so, in one line.
+        done = gpuledger(*words, env=variables | {"PATH": str(tmp_path)})
+        assert "sacct is not installed here" in one_line(done, 1)
     else:
         done = gpuledger(*words, "--source", "simulator", "--textfile-dir", str(tmp_path), env=variables)
         assert done.returncode == 0, done.stderr

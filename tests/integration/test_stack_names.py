@@ -12,12 +12,16 @@ import pytest
 import yaml
 
 from alert_page import specs
+from gpuledger.ledger.report.tokens.token_sources import CACHED, DEFAULT_SOURCES, INPUT, OUTPUT
 from running import gpuledger
 from stack import DEPLOY, EXPORTER, RULES
 
 # Labels of targets, of which `node` and `cluster` are optional, and those that rules add.
 TARGET = {"job", "instance", "service", "node", "cluster", "endpoint", "priced"}
 FAMILY = re.compile(r"(?<![:\w])(?:gpuledger|gpu|my_gpu|nvidia_smi|DCGM)_\w+")
+# The counters of inference servers, which gpuledger does not export, and labels of them and of their targets.
+TOKENS = {metric.name for source in DEFAULT_SOURCES for metric in source.metrics()}
+TOKEN_LABELS = {"model_name", "kind", "prometheus", "prometheus_replica", "replica"}
 TESTS = sorted((DEPLOY / "prometheus/tests").glob("*.yml"))
 
 
@@ -57,15 +61,30 @@ def test_every_family_of_a_rule_is_exported(file: Path) -> None:
         named = {name.removesuffix("_bucket") for name in named}
         assert named <= set(catalogue()), named - set(catalogue())
         assert set(re.findall(r"gpuledger:[\w:]+", expression)) <= recorded
-        assert named or matchers or "gpuledger:" in expression or expression == "up == 0"
+        tokens = set(re.findall(r"increase\(([\w:]+)", expression)) & TOKENS
+        assert named or matchers or tokens or "gpuledger:" in expression or expression == "up == 0"
 
 
 @pytest.mark.parametrize("file", RULES, ids=lambda file: file.name)
 def test_every_label_of_a_rule_is_a_label_of_a_family(file: Path) -> None:
-    known = TARGET.union({"le"}, *catalogue().values())
+    known = TARGET.union({"le"}, TOKEN_LABELS, *catalogue().values())
     for expression in expressions(file):
         for words in re.findall(r"(?:on|by|without|group_left|group_right) \(([^)]*)\)", expression):
             assert set(filter(None, re.split(r"[,\s]+", words))) <= known, words
+
+
+def test_the_token_counters_of_rules_are_those_of_reports() -> None:
+    """Rules and the default of tokens.sources are one table."""
+    read = re.compile(r"increase\(((?!gpuledger)[\w:]+)(?:\{[^}]*\})?\[5m\]\)")
+    found = {
+        (rule["labels"]["kind"], name)
+        for rule in rules_of(DEPLOY / "prometheus/rules/tokens.yml")
+        if rule["record"] == "gpuledger:pod_tokens:rate5m"
+        for name in read.findall(rule["expr"])
+    }
+    metrics = [metric for source in DEFAULT_SOURCES for metric in source.metrics()]
+    expected = {(one.kind, one.name) for one in metrics if one.kind in (INPUT, OUTPUT, CACHED)}
+    assert found == expected
 
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)

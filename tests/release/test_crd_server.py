@@ -317,8 +317,12 @@ BROKEN: list[tuple[Json, str, str]] = [
         "exporter.resources",
         "the request for cpu is above the limit",
     ),
-    ({**exporter(mode="collect", webConfig={"secret": "a", "scheme": "http"})}, "exporter", "serves no page"),
-    ({"exporter": {"mode": "collect", **ports(("a", 1))["exporter"]}}, "exporter", "serves no page"),
+    (exporter(mode="collect", webConfig={"secret": "a", "scheme": "http"}), "exporter", "serve no page"),
+    *(
+        ({"exporter": {"mode": mode, **ports(("a", 1))["exporter"]}}, "exporter", "serve no page")
+        for mode in ("collect", "cronjob")
+    ),
+    (exporter(mode="cronjob", dialects=["native"]), "exporter", "only the dialects process and session"),
     (ports(("a", 9400)), "exporter", "is that of the metrics page"),
     (ports(("metrics", 1)), "exporter.extraPorts[0]", "the name metrics"),
     (ports(("a", 1), ("a", 2)), "exporter.extraPorts", "another name and number"),

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import agents
 import energy
-import fleet
 import health
+import tokens
 import usage
 
-BUILDERS = (usage.build, energy.build, health.build, fleet.build, agents.build)
+import fleet
+
+BUILDERS = (usage.build, energy.build, health.build, fleet.build, tokens.build, agents.build)
 
 
 def main(folder: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuledger.app.flags import CommandParser, setting_words
 from gpuledger.config.node import HelpPage
-from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, TEAM
+from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, SERVED_MODEL, TEAM
 from gpuledger.model.settings import Setting
 from gpuledger.operator.spec_sections import DIALECTS
 from gpuledger.sources.simulator.scenario_parser import BUILTINS
@@ -18,7 +18,7 @@ from gpuledger.terminal.sort_order import SORT_KEYS
 # Words of settings that no `choice` declares, by key. Those of a list are separated by commas.
 _LISTS: Mapping[str, tuple[str, ...]] = {
     "dialect": DIALECTS,
-    "report.by": (*GROUPINGS, TEAM, NODE),
+    "report.by": (*GROUPINGS, TEAM, NODE, SERVED_MODEL),
 }
 _WORDS: Mapping[str, tuple[str, ...]] = {
     "source": (*KINDS, *(f"simulator:{name}" for name in BUILTINS)),

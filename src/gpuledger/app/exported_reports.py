@@ -63,7 +63,7 @@ def report_from_exports(
     """
     if prices.idle == SPREAD:
         raise UsageError(
-            "price.idle: spread is for the ledger of one node or for --prometheus: report exported ledgers "
+            "price.idle: spread is for the ledger of one node or for --prometheus: report several ledgers "
             "with --price.idle row"
         )
     zone = machine_time_zone() if requested.zone is None else requested.zone

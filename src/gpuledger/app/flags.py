@@ -267,13 +267,15 @@ def parse_command(
     arguments: Sequence[str],
     also: Iterable[type] = (),
     argument: str = "",
+    *,
+    is_optional: bool = False,
 ) -> tuple[CommandLine, ReadSettings]:
     """Parse the command line of a command.
 
     Returns it, and a function that reads all settings by key; each call reads the file and the environment
     again. `groups` by title have flags, the groups in `also` have none. `argument` is the name of the one
-    positional argument, maybe with its meaning after a colon; empty for none. Both functions raise
-    UsageError.
+    positional argument, maybe with its meaning after a colon; empty for none. It may be omitted if it
+    `is_optional`. Both functions raise UsageError.
     """
     made = build_parser(command, about, examples, groups)
     if argument:
@@ -281,7 +283,7 @@ def parse_command(
     given = parse_flags(made, groups.values(), arguments, environ)
     if not argument:
         reject_words(command, given.arguments)
-    elif len(given.arguments) != 1:
+    elif len(given.arguments) != 1 and not (is_optional and not given.arguments):
         raise UsageError(f"{command} needs one {argument}; see gpuledger {command} --help")
     wanted = (*groups.values(), *also)
     return given, lambda: load_values(wanted, given.flags, environ, given.config, ALL_GROUPS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 import sys
 import time
@@ -24,12 +26,17 @@ from gpuledger.model.settings import build_settings
 _MEASURED = "gpuledger.db"
 
 
+class LedgerForbidden(GpuledgerError):
+    """This user may not read the ledger."""
+
+
 @contextmanager
 def open_history(values: Mapping[str, Any]) -> Iterator[History]:
     """Open the ledger in `--state-dir`, or the file that it names, and close it afterwards.
 
-    Raises GpuledgerError when there is no ledger, when there are several and none is of measured data,
-    when the file is not a ledger, or when it has no watched second.
+    Raises LedgerForbidden when this user may not read it, and GpuledgerError when there is no ledger, when
+    there are several and none is of measured data, when the file is not a ledger, or when it has no watched
+    second.
     """
     file = ledger_file(values)
     try:
@@ -58,12 +65,24 @@ def ledger_file(values: Mapping[str, Any]) -> Path:
         )
     place = Path(given) if given else find_state_dir(environ, SYSTEM_DIR)
     try:
-        return _file(place)
+        file = _file(place)
+    except PermissionError:
+        raise _forbidden(place) from None
     except OSError as error:
-        raise GpuledgerError(
-            f"cannot read the ledger in {place}: {error.strerror}; run this command as the user of `gpuledger"
-            " serve`"
-        ) from None
+        raise GpuledgerError(f"cannot read the ledger in {place}: {error.strerror}") from None
+    # Newer versions of Python do not raise for a file in a directory that cannot be searched.
+    if os.path.lexists(place) and not os.access(place, os.R_OK if place == file else os.R_OK | os.X_OK):
+        raise _forbidden(place)
+    if os.path.lexists(file) and not os.access(file, os.R_OK):
+        raise _forbidden(file)
+    return file
+
+
+def _forbidden(place: Path) -> LedgerForbidden:
+    return LedgerForbidden(
+        f"cannot read the ledger in {place}: {os.strerror(errno.EACCES)}; run this command as the user of"
+        " `gpuledger serve`"
+    )
 
 
 def _file(place: Path) -> Path:

@@ -22,7 +22,7 @@ _FILES = {
 
 def overview_page(about: Mapping[str, str]) -> str:
     """The page `gpuledger(1)`; `about` describes each command."""
-    parts = [_heading("gpuledger", "who uses each NVIDIA GPU, for how long, and what it costs")]
+    parts = [_heading("gpuledger", "who uses each GPU, for how long, and what it costs")]
     parts.append(".SH SYNOPSIS\n.B gpuledger\n[COMMAND] [FLAGS]\n")
     parts.append(
         ".SH DESCRIPTION\n"

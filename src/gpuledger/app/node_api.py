@@ -9,19 +9,18 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
+from gpuledger.http.client_access import ClientAccess, create_client_context, find_login
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
 from gpuledger.http.hosts import host_field, parse_http_url
-from gpuledger.http.openssl import client_context, ssl_reason
-from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.http.openssl import ssl_reason
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import join_host_port, to_short_line
-from gpuledger.terminal.settings import NodeAccessSettings
 
 SNAPSHOT = "/api/v1/snapshot"
 # Bytes of a response: some ten thousand processes.
@@ -39,22 +38,23 @@ class NodeApiClient:
     flag = "--url"
     advice = "is gpuledger serve running there, on that port?"
     page = SNAPSHOT
+    # Of a URL without scheme and port.
+    port = 9400
 
-    def __init__(self, url: str, access: NodeAccessSettings, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, access: ClientAccess, timeout: float = 10.0) -> None:
         """Raises UsageError for a malformed URL and for files that cannot be read."""
         parts = parse_http_url(url, self.flag, "http://node:9400")
         self._secure = parts.scheme == "https"
         self.host, self._port = parts.hostname or "", parts.port or (443 if self._secure else 80)
         self._base = quote(parts.path.rstrip("/"), safe=_PLAIN)
         if parts.port is None and "://" not in url:
-            # Without scheme and port: the default port of gpuledger.
-            self._port = 9400
+            self._port = self.port
         self.url = f"{parts.scheme}://{join_host_port(self.host, self._port)}{self._base}"
         self._headers = {"User-Agent": f"gpuledger/{__version__}", "Accept-Encoding": "gzip"}
-        pair = _credentials(parts.username, parts.password, access)
+        pair = find_login(parts.username, parts.password, access)
         if pair is not None:
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        self._context = _context(access) if self._secure else None
+        self._context = create_client_context(access) if self._secure else None
         self._timeout = timeout
         self._socket: socket.socket | None = None
         self._etag = ""
@@ -104,13 +104,15 @@ class NodeApiClient:
             self._socket = self._connect()
         until = monotonic() + self._timeout
         connection = BlockingConnection(self._socket)
-        sent = {"Host": host_field(join_host_port(self.host, self._port)), **self._headers, **headers}
-        request = encode_request("GET", self._base + path, sent.items())
-        response = connection.exchange(request, _MAX_BODY, until)
+        response = connection.exchange(self._encode(path, headers), _MAX_BODY, until)
         if not connection.reusable:
             self.close()
         response.body = response.decoded_body(_MAX_BODY)
         return response
+
+    def _encode(self, path: str, headers: Mapping[str, str]) -> bytes:
+        sent = {"Host": host_field(join_host_port(self.host, self._port)), **self._headers, **headers}
+        return encode_request("GET", self._base + path, sent.items())
 
     def _connect(self) -> socket.socket:
         # Raises ValueError for an invalid host name, for which `wrap_socket` would leave its socket open.
@@ -179,41 +181,3 @@ def _message(answer: HttpResponse) -> str:
     with suppress(ValueError, LookupError, TypeError):
         return f": {to_short_line(json.loads(answer.body)['error']['message'])}"
     return ""
-
-
-def _credentials(user: str | None, password: str | None, access: NodeAccessSettings) -> str | None:
-    if user is not None:
-        return f"{unquote(user)}:{unquote(password or '')}"
-    if not access.user:
-        if access.password_file:
-            raise UsageError("--password-file needs --user too")
-        return None
-    if not access.password_file:
-        raise UsageError("--user needs --password-file, the file with the password")
-    try:
-        secret = Path(access.password_file).read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise UsageError(f"--password-file: cannot read {access.password_file}: {why}") from None
-    return f"{access.user}:{secret}"
-
-
-def _context(access: NodeAccessSettings) -> ssl.SSLContext:
-    try:
-        context = client_context(verify=True)
-        if access.ca_file:
-            context.load_verify_locations(access.ca_file)
-        else:
-            context.load_default_certs()
-    except (OSError, ssl.SSLError) as error:
-        why = to_short_line(error.strerror or "it has no certificate")
-        raise UsageError(f"--ca-file: cannot use {access.ca_file}: {why}") from None
-    if access.key_file and not access.cert_file:
-        raise UsageError("--key-file needs --cert-file, the certificate of the key")
-    if access.cert_file:
-        try:
-            context.load_cert_chain(access.cert_file, access.key_file or None)
-        except (OSError, ssl.SSLError) as error:
-            why = to_short_line(error.strerror or error)
-            raise UsageError(f"--cert-file: cannot use {access.cert_file} with its key: {why}") from None
-    return context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
 from os import environ
@@ -12,36 +12,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
-from gpuledger.app.control_socket import open_control_socket
+from gpuledger.app.control_socket import PRIVATE_MODE, SHARED_MODE, open_control_socket
 from gpuledger.app.control_thread import ControlThread
+from gpuledger.app.http_access import guard_routes
+from gpuledger.app.ledger_requests import LedgerRequests
+from gpuledger.app.readers import Peer, Readers
+from gpuledger.config.access import ALL, OWN, AccessSettings
 from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
 from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
-from gpuledger.dialects.settings import DialectSettings, EnergyDialectSettings, SmiDialectSettings
+from gpuledger.dialects.settings import (
+    AmdDialectSettings,
+    DialectSettings,
+    EnergyDialectSettings,
+    SmiDialectSettings,
+)
 from gpuledger.host.clock import SystemClock, seconds_suspended
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.pci import PciBus
+from gpuledger.host.process_tree import ProcessTree
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings, TimeZoneSettings, configured_time_zone
 from gpuledger.host.users import PasswdUsers, open_users
 from gpuledger.http.addresses import Address
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
 from gpuledger.http.limits import HttpLimits
-from gpuledger.http.routes import Routes
+from gpuledger.http.routes import Handler, Routes
 from gpuledger.http.settings import HttpSettings
+from gpuledger.kubernetes.settings import PodEventSettings
+from gpuledger.ledger.device_conditions import CONDITION_QUANTITIES
 from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices, TeamSettings
+from gpuledger.ledger.reservations import CommandProcess
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.node_state import Dialect, IndexHealth, NodeState
 from gpuledger.model.quantities import Quantity
+from gpuledger.model.session import LedgerState
 from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
+from gpuledger.node.availability_board import AvailabilityBoard
 from gpuledger.node.device_log import GpuCountLog, InstanceLog, OmittedProcessLog
 from gpuledger.node.loop import Namer, Node
-from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings
+from gpuledger.node.settings import NO_SOCKET, ControlSettings, GpuCountSettings, NodeSettings
 from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.outputs.responses import health_routes
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
@@ -54,16 +70,20 @@ from gpuledger.web.api.recent import STEP_SECONDS
 from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES as SNAPSHOT_WANTS
 from gpuledger.web.routes import (
     API_PREFIX,
+    RECEIPT_PREFIX,
     api_handler,
     disabled_api_handler,
     page_handlers,
     plain_page_handler,
+    receipt_handler,
 )
 from gpuledger.web.settings import Links, WebSettings
+from gpuledger.workloads.cgroup_usage import CgroupUsageReader
 from gpuledger.workloads.memory_fractions import OWNER_QUANTITIES
 from gpuledger.workloads.owner_index_setup import open_owner_indexes
 from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup
+from gpuledger.workloads.slurm.settings import SlurmSettings
 
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
@@ -137,6 +157,10 @@ class NodeParts:
     control: ControlThread
     profiling: PolledIndex[ProfilingValues] | None = None
     api: Api | None = None
+    board: AvailabilityBoard | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    readers: Readers = field(default_factory=lambda: open_readers({}))
+    pod_events: PolledIndex[tuple[str, ...]] | None = None
 
     @property
     def clock(self) -> Clock:
@@ -145,14 +169,16 @@ class NodeParts:
 
     def index_health(self) -> tuple[IndexHealth, ...]:
         """Health of the current owner indexes and of the profiling poller."""
-        other = () if self.profiling is None else (self.profiling.health,)
-        return (*self.owner_indexes.health(), *other)
+        others = (self.profiling, self.pod_events)
+        return (*self.owner_indexes.health(), *[one.health for one in others if one is not None])
 
     def start(self) -> None:
         """Start the owner indexes, then the ticks."""
         self.owner_indexes.start()
         if self.profiling is not None:
             self.profiling.start()
+        if self.pod_events is not None:
+            self.pod_events.start()
         self.node.start()
         self.control.start()
 
@@ -163,6 +189,8 @@ class NodeParts:
         self.owner_indexes.stop()
         if self.profiling is not None:
             self.profiling.stop()
+        if self.pod_events is not None:
+            self.pod_events.stop()
         if self.store is not None:
             self.store.close()
 
@@ -204,7 +232,8 @@ def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
 
         price = exported_prices(values, node)
     energy = build_settings(EnergyDialectSettings, values)
-    return create_dialects(settings, __version__, create_dcgm, smi, price, energy)
+    amd = build_settings(AmdDialectSettings, values)
+    return create_dialects(settings, __version__, create_dcgm, smi, price, energy, amd, node)
 
 
 def assemble_parts(
@@ -215,12 +244,14 @@ def assemble_parts(
     *,
     extra_quantities: frozenset[Quantity] = frozenset(),
     keep_ledger: bool = True,
+    judges_availability: bool = False,
     clock: Clock | None = None,
 ) -> NodeParts:
     """Join source, workloads, ledger and dialects.
 
     `served` are the dialects that some page exports, `extra_quantities` those that other consumers need.
-    `clock` replaces the machine's. `on_publish` is called after each new NodeState, from the node's threads.
+    With `judges_availability`, each NodeState says which Devices can be taken. `clock` replaces the
+    machine's. `on_publish` is called after each new NodeState, from the node's threads.
     Raises UsageError for an unknown source, scenario or dialect, GpuledgerError for a ledger that another
     program has open or that a newer version wrote. The driver is not used before the first tick; the ledger
     is opened last.
@@ -248,13 +279,18 @@ def assemble_parts(
         folder = None if store is None else store.file.parent
         try:
             control_socket = open_control_socket(
-                build_settings(ControlSettings, values), source.info, folder, environ
+                build_settings(ControlSettings, values),
+                source.info,
+                folder,
+                environ,
+                mode=_socket_mode(values),
             )
         except GpuledgerError:
             if store is not None:
                 store.close()
             raise
 
+    board = open_availability_board(host, store, clock) if judges_availability else None
     gpu_count_log = GpuCountLog(build_settings(GpuCountSettings, values).expected)
     instance_log = InstanceLog()
     omitted_log = OmittedProcessLog()
@@ -268,6 +304,8 @@ def assemble_parts(
             from gpuledger.sources.dcgm_exporter.profiling import add_profiling
 
             state = add_profiling(state, profiling.value, profiling.health, exporter.period)
+        if board is not None:
+            state = board.update(state)
         parts.pages.publish(state)
         on_publish()
 
@@ -277,10 +315,19 @@ def assemble_parts(
         build_settings(Prices, values).basis,
         lambda: parts.pages.clients.longest_hold(),  # noqa: PLW0108  (parts is bound later)
     )
+    cgroups = CgroupUsageReader(
+        build_settings(SlurmSettings, values).root(build_settings(HostSettings, values).sysfs)
+    )
+
+    def post(snapshot: Snapshot) -> LedgerState:
+        # Cgroups of simulated, recorded and remote processes are not those of this machine.
+        is_stored = store is not None and parts.source.has_local_pids
+        return ledger.post(cgroups.add(snapshot) if is_stored else snapshot)
+
     node = Node(
         source,
         name=host.namer(owner_indexes),
-        post=ledger.post,
+        post=post,
         publish=publish,
         required_quantities=lambda: (
             parts.pages.required_quantities() | ledger.required_quantities | OWNER_QUANTITIES
@@ -294,9 +341,85 @@ def assemble_parts(
         on_pause=ledger.interrupt,
         pausable=control_socket is not None,
     )
-    control = ControlThread(node, control_socket)
-    parts = NodeParts(host, source, node, pages, ledger, store, owner_indexes, control, profiling)
+    control = ControlThread(node, control_socket, lambda peer: parts.readers.controls(peer))  # noqa: PLW0108  (parts is bound later)
+    parts = NodeParts(
+        host,
+        source,
+        node,
+        pages,
+        ledger,
+        store,
+        owner_indexes,
+        control,
+        profiling,
+        board=board,
+        values=values,
+        readers=open_readers(values),
+    )
+    control.add_requests(_ledger_requests(parts).handlers)
+    if board is not None:
+        control.add_requests({"free": _free_requests(parts, board, values)})
     return parts
+
+
+def open_readers(values: Mapping[str, Any]) -> Readers:
+    """Who may read what, under these settings."""
+    host = build_settings(HostSettings, values)
+    users = open_users(host, values, environ)
+    return Readers(build_settings(AccessSettings, values), users, host.procfs)
+
+
+def _socket_mode(values: Mapping[str, Any]) -> int:
+    return PRIVATE_MODE if build_settings(AccessSettings, values).mode == ALL else SHARED_MODE
+
+
+def _ledger_requests(parts: NodeParts) -> LedgerRequests:
+    """Answers to commands of users who cannot open the ledger."""
+    return LedgerRequests(
+        lambda: parts.values,
+        lambda: parts.pages.state,
+        _ledger_access(parts),
+        lambda: parts.readers,
+        environ,
+    )
+
+
+def _free_requests(
+    parts: NodeParts, board: AvailabilityBoard, values: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any], Peer], Mapping[str, Any]]:
+    """Answers `gpuledger free`; imported with the first request."""
+    node = configured_node_name(values, environ)
+    tree = ProcessTree(parts.host_context.procfs.root)
+
+    def start_ticks(pid: int) -> int | None:
+        found = tree.read(pid)
+        return None if found is None or not found.running else found.ticks
+
+    def answer(request: Mapping[str, Any], peer: Peer) -> Mapping[str, Any]:
+        from gpuledger.app.free_requests import FreeRequests
+
+        requests = FreeRequests(
+            board, node, lambda: parts.pages.state, start_ticks, parts.readers.reader_of_peer
+        )
+        return requests.answer(request, peer)
+
+    return answer
+
+
+def open_availability_board(host: HostContext, store: Store | None, clock: Clock) -> AvailabilityBoard:
+    """Which Devices can be taken, with the reservations that are stored beside the ledger on disk."""
+    tree = ProcessTree(host.procfs.root)
+
+    def runs(command: CommandProcess) -> bool:
+        found = tree.read(command.pid)
+        return found is not None and found.running and found.ticks == command.ticks
+
+    storage = None
+    if store is not None and store.on_disk:
+        from gpuledger.ledger.store.reservation_file import ReservationFile, reservation_path
+
+        storage = ReservationFile(reservation_path(store.file), host.procfs.boot_id)
+    return AvailabilityBoard(clock, host.users.name, runs, storage)
 
 
 def open_profiling_index(settings: DcgmExporterSourceSettings, clock: Clock) -> PolledIndex[ProfilingValues]:
@@ -343,8 +466,29 @@ def assemble_node(values: Mapping[str, Any], clock: Clock | None = None) -> Asse
 
     served = default_page_dialects(values, available)
     wanted = web_quantities(values)
-    parts = assemble_parts(values, available, served, on_publish, extra_quantities=wanted, clock=clock)
+    parts = assemble_parts(
+        values,
+        available,
+        served,
+        on_publish,
+        extra_quantities=wanted,
+        judges_availability=_offers_devices(values),
+        clock=clock,
+    )
     api = parts.api = _build_api(parts, values)
+    if build_settings(PodEventSettings, values).enabled:
+        # Imported lazily: few nodes post Events.
+        from gpuledger.app.pod_events import open_pod_events
+
+        store = parts.store
+        parts.pod_events = open_pod_events(
+            values,
+            environ,
+            None if store is None or not store.on_disk else store.file,
+            lambda: parts.pages.state.snapshot,
+            lambda: parts.owner_indexes.known_pods(),  # noqa: PLW0108  (a reload replaces the indexes)
+            parts.clock,
+        )
     return AssembledNode(parts, build_listeners(values, available, parts.pages, parts))
 
 
@@ -357,8 +501,15 @@ def default_page_dialects(values: Mapping[str, Any], available: Mapping[str, Dia
 
 
 def web_quantities(values: Mapping[str, Any]) -> frozenset[Quantity]:
-    """The quantities that the web page and its API show, whichever dialects are exported."""
-    return SNAPSHOT_WANTS if build_settings(WebSettings, values).page == "full" else frozenset()
+    """The quantities that page, API and `gpuledger free` need, whichever dialects are exported."""
+    shown = SNAPSHOT_WANTS if build_settings(WebSettings, values).page == "full" else frozenset()
+    return shown | CONDITION_QUANTITIES if _offers_devices(values) else shown
+
+
+def _offers_devices(values: Mapping[str, Any]) -> bool:
+    """Whether users can see which Devices can be taken: on the page, or over the control socket."""
+    has_socket = build_settings(ControlSettings, values).socket != NO_SOCKET
+    return has_socket or build_settings(WebSettings, values).page == "full"
 
 
 def build_listeners(
@@ -378,14 +529,24 @@ def build_listeners(
     elif shown == "full" and parts.api is not None:
         exact, files = page_handlers(lambda: parts.pages.state, links, parts.clock)
         common |= exact
-        below = {**files, API_PREFIX: api_handler(parts.api, _api_options(values, parts.source.info))}
+        options = _api_options(values, parts)
+        below = {
+            **files,
+            API_PREFIX: api_handler(parts.api, options),
+            RECEIPT_PREFIX: receipt_handler(parts.api, options),
+        }
     hosts = build_settings(HostNameSettings, values).names
+    guard: Callable[[Mapping[str, Handler]], Mapping[str, Handler]] = dict
+    if build_settings(AccessSettings, values).mode == OWN:
+        guard = partial(guard_routes, readers=open_readers(values))
     try:
         return tuple(
             (
                 address,
                 Routes(
-                    {**common, **pages.routes(http.metrics_path, names)}, below, allowed_hosts(hosts, address)
+                    guard({**common, **pages.routes(http.metrics_path, names)}),
+                    guard(below),
+                    allowed_hosts(hosts, address),
                 ),
             )
             for address, names in _dialects_by_address(values, available)
@@ -412,7 +573,7 @@ def _source_speed(values: Mapping[str, Any], source: SourceInfo) -> float:
     return build_settings(SourceSettings, values).speed if source.simulated else 1.0
 
 
-def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
+def _ledger_access(parts: NodeParts) -> LedgerAccess:
     store = parts.store
 
     def open_history() -> History:
@@ -421,8 +582,11 @@ def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
         assert store is not None
         return History(store.file)
 
-    simulated = parts.source.info.simulated
-    access = LedgerAccess(parts.clock, None if store is None else open_history, simulated)
+    return LedgerAccess(parts.clock, None if store is None else open_history, parts.source.info.simulated)
+
+
+def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
+    access = _ledger_access(parts)
     # Simulated time may run faster: a point of a chart never covers less than a tick.
     interval = build_settings(NodeSettings, values).interval
     tick_seconds = interval * _source_speed(values, parts.source.info)
@@ -431,7 +595,9 @@ def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
     )
 
 
-def _api_options(values: Mapping[str, Any], source: SourceInfo) -> ApiOptions:
+def _api_options(values: Mapping[str, Any], parts: NodeParts) -> ApiOptions:
+    source = parts.source.info
+
     def diagnose() -> list[Finding]:
         # Imported lazily: only health queries need the checks.
         from gpuledger.app.diagnosis import diagnose_serving
@@ -446,4 +612,6 @@ def _api_options(values: Mapping[str, Any], source: SourceInfo) -> ApiOptions:
         build_settings(HttpLimits, values),
         build_settings(TeamSettings, values).teams,
         build_settings(TimeZoneSettings, values).timezone,
+        build_settings(AdviceSettings, values),
+        _ledger_requests(parts).answer,
     )

@@ -33,7 +33,9 @@ from gpuledger.host.procfs import RemoteHost
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
 from gpuledger.model.settings import build_settings, reload_policy
+from gpuledger.node.settings import NodeSettings
 from gpuledger.operator.program_checks import Part, ProgramProblem, ProgramRun
+from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.scenario_parser import BUILTINS
 from gpuledger.sources.smi.settings import SmiSettings
@@ -84,6 +86,11 @@ def _check_exporter(run: ProgramRun, file: Path, complaints: _Complaints) -> Non
         values = load_values(groups.values(), flags, run.environment, file, ALL_GROUPS)
     if complaints.found:
         return
+    if run.command == "collect":
+        with complaints.about("configuration"):
+            build_settings(TextfileSettings, values).check_interval(
+                build_settings(NodeSettings, values).interval
+            )
     with complaints.about("dialect"):
         dialect_settings = build_settings(DialectSettings, values)
         available = create_dialects(dialect_settings, __version__)

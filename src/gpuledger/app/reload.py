@@ -16,8 +16,10 @@ from gpuledger.app.node_assembly import (
     build_dialects,
     build_listeners,
     default_page_dialects,
+    open_readers,
     web_quantities,
 )
+from gpuledger.config.access import AccessSettings
 from gpuledger.config.node import configured_node_name
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.files import FileStates, FileWatch, file_states
@@ -207,7 +209,8 @@ class Reloader:
                 parts.owner_indexes = before if owner_indexes is None else owner_indexes
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
                     routes.replace_with(now)
-                if parts.api is not None and build_settings(WebSettings, values).page != "full":
+                parts.values, parts.readers = values, open_readers(values)
+                if parts.api is not None and self._ends_streams(values):
                     parts.api.events.close_all()
         except BaseException:
             if owner_indexes is not None:
@@ -218,6 +221,11 @@ class Reloader:
         if build_settings(LogSettings, values) != build_settings(LogSettings, self._values):
             configure_logging(values)
         self._values = values
+
+    def _ends_streams(self, values: Mapping[str, Any]) -> bool:
+        """Whether clients may no longer read what they read: the API is off, or access has changed."""
+        before, after = (build_settings(AccessSettings, one) for one in (self._values, values))
+        return before != after or build_settings(WebSettings, values).page != "full"
 
     def _node_change(
         self, values: Mapping[str, Any], source: Source | None, owner_indexes: OwnerIndexes | None

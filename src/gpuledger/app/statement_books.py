@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from gpuledger.app.exported_reports import load_exports, report_from_exports
@@ -21,6 +21,7 @@ from gpuledger.ledger.report.settings import FleetSettings
 from gpuledger.ledger.report.statement.changes import FOLDED, UNFINISHED, Reason
 from gpuledger.ledger.report.statement.content import EXPORTS, LEDGER, PROMETHEUS, Statement
 from gpuledger.ledger.report.statement.terms import StatementTerms
+from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.settings import ExportedBooksSettings
 from gpuledger.ledger.store.history import History, LedgerNotFound, Progress
@@ -28,6 +29,7 @@ from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import build_settings
+from gpuledger.terminal.settings import FleetUrlSettings, NodeCredentialSettings
 
 
 class NoBooks(GpuledgerError):
@@ -126,8 +128,10 @@ def open_books(
         yield _prometheus_books(fleet, progress)
     elif folder:
         yield _exported_books(statement, folder, progress)
+    elif statement.source == EXPORTS and (lab := build_settings(FleetUrlSettings, values).fleet):
+        yield _node_books(lab, values, progress)
     elif statement.source == EXPORTS:
-        raise NoBooks("it was made from exported ledgers: add --books DIR to compare it")
+        raise NoBooks("it was made from exported ledgers: add --books DIR or --fleet URL to compare it")
     else:
         # The node's name of then: prices and teams can depend on it.
         nodes = sorted(set(filter(None, statement.nodes.values())))
@@ -143,7 +147,12 @@ def _requested(within: Range, terms: StatementTerms) -> RequestedRange:
 
 
 def fleet_report_by_terms(
-    fleet: FleetSettings, terms: StatementTerms, requested: RequestedRange, now: float, progress: Progress
+    fleet: FleetSettings,
+    terms: StatementTerms,
+    requested: RequestedRange,
+    now: float,
+    progress: Progress,
+    tokens: TokenSettings | None = None,
 ) -> UsageReport:
     """The report of a fleet from its Prometheus; warnings are written to stderr. Raises GpuledgerError."""
     return report_from_prometheus(
@@ -156,6 +165,7 @@ def fleet_report_by_terms(
         lambda text: print(text, file=sys.stderr),  # noqa: T201  (like the warning of open_history)
         every=terms.every,
         teams=terms.teams,
+        tokens=tokens,
     )
 
 
@@ -173,6 +183,22 @@ def _prometheus_books(fleet: FleetSettings, progress: Progress) -> StatementBook
         return fleet_report_by_terms(fleet, terms, _requested(within, terms), time.time(), progress)
 
     return ReportedBooks(f"Prometheus {PrometheusClient(fleet.url).host}", report)
+
+
+def _node_books(url: str, values: Mapping[str, Any], progress: Progress) -> StatementBooks:
+    # Imported lazily: it needs threads and archives.
+    from gpuledger.app.fleet_api import FleetApiClient
+    from gpuledger.app.node_ledgers import report_from_nodes
+
+    access = build_settings(NodeCredentialSettings, values)
+
+    def report(terms: StatementTerms, within: Range) -> UsageReport:
+        return report_from_nodes(
+            lambda: FleetApiClient(url, access), terms, _requested(within, terms), progress
+        )
+
+    with closing(FleetApiClient(url, access)) as client:
+        return ReportedBooks(f"the nodes of {client.url}", report)
 
 
 def _exported_books(statement: Statement, folder: str, progress: Progress) -> StatementBooks:

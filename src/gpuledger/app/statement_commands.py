@@ -26,7 +26,13 @@ from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, Prices, TeamSettings
-from gpuledger.ledger.report.statement.content import PROMETHEUS, Statement, statement_as_json
+from gpuledger.ledger.report.statement.content import (
+    EXPORTS,
+    LEDGER,
+    PROMETHEUS,
+    Statement,
+    statement_as_json,
+)
 from gpuledger.ledger.report.statement.digests import HASH, seal_statement
 from gpuledger.ledger.report.statement.page import statement_page
 from gpuledger.ledger.report.statement.terms import StatementTerms
@@ -41,6 +47,12 @@ HTML, TABLE = "html", "table"
 _FILES = ("statement", "verify", "after")
 _OF_STATEMENT = ("in", "since", "until", "by", "every", "top", "account")
 _EQUAL, _DIFFERENT = 0, 1
+# By source of a statement: what it was made from, with what to compare it, and the flags that name this.
+_SOURCES = {
+    LEDGER: ("one ledger", "its ledger or --books DIR", ("books",)),
+    EXPORTS: ("ledgers", "--books DIR or --fleet URL", ("books", "fleet")),
+    PROMETHEUS: ("a Prometheus", "--prometheus URL", ("prometheus",)),
+}
 
 
 def check_statement_flags(
@@ -131,15 +143,13 @@ def verify_statement(
 
 def _require_its_source(statement: Statement, flags: Collection[str]) -> None:
     """Raise UnreadableStatement for a flag that names another kind of source."""
-    is_scraped = statement.source == PROMETHEUS
-    other, right = (
-        ("books", "--prometheus URL") if is_scraped else ("prometheus", "its ledger or --books DIR")
-    )
-    if {"books": "report.books", "prometheus": "prometheus.url"}[other] in flags:
-        made = "a Prometheus" if is_scraped else "ledgers"
-        raise UnreadableStatement(
-            f"the statement cannot be compared with --{other}, because it was made from {made}: use {right}"
-        )
+    made, right, fitting = _SOURCES[statement.source]
+    for other, key in {"books": "report.books", "fleet": "top.fleet", "prometheus": "prometheus.url"}.items():
+        if key in flags and other not in fitting:
+            raise UnreadableStatement(
+                f"the statement cannot be compared with --{other}, because it was made from {made}: "
+                f"use {right}"
+            )
 
 
 def _printed(lines: Sequence[str]) -> str:

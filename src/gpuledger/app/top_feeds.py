@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import environ
 from socket import gethostname
 from threading import Condition
@@ -16,11 +18,15 @@ from gpuledger.app.node_assembly import (
     assemble_parts,
     no_reading_error,
 )
+from gpuledger.app.node_requests import UNIX, fetch_node_answer
 from gpuledger.host.process_tree import ProcessTree
+from gpuledger.http.client_access import ClientAccess
 from gpuledger.kubernetes.settings import node_name
-from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.terminal.local_processes import LocalProcesses
+from gpuledger.terminal.settings import NodeUrlSettings
 from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
+from gpuledger.web.api.responses import run_of_etag
 from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES, build_snapshot
 
 # Ticks until the power of processes is known. It is booked energy: the first reading opens the accounts, the
@@ -109,10 +115,35 @@ class LocalFeed:
             return health.attempted and (health.ticks >= ticks or self._parts.pages.state.snapshot is None)
 
         info = self._parts.source.info
-        limit = COMMAND_READING_TIMEOUT if info.name == "smi" else READING_TIMEOUT
+        limit = COMMAND_READING_TIMEOUT if "smi" in info.name.split("+") else READING_TIMEOUT
         with self._changed:
             if not self._changed.wait_for(ready, limit):
                 raise no_reading_error(info, limit)
+
+
+class SocketFeed:
+    """What this user may read of the gpuledger that runs on this machine, over its control socket."""
+
+    def __init__(self, values: Mapping[str, Any], url: str = UNIX) -> None:
+        """`url` is UNIX and the path of the socket, if it is not the default one."""
+        self._values = values
+        self._access = NodeUrlSettings(url=url)
+        self.origin = SnapshotOrigin("gpuledger serve", remote=True)
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The node's current snapshot, with the rows of this user. Raises GpuledgerError."""
+        answer = fetch_node_answer(self._values, self._access, "snapshot", {})
+        user = str(answer.get("user", ""))
+        self.origin = SnapshotOrigin(f"gpuledger serve, what {user} may read", remote=True)
+        found: Mapping[str, Any] = answer["snapshot"]
+        return found
+
+    def remarks(self) -> list[str]:
+        """None: the node's snapshot is complete."""
+        return []
+
+    def close(self) -> None:
+        """Nothing is open between two snapshots."""
 
 
 class RemoteFeed(NodeApiClient):
@@ -123,6 +154,125 @@ class RemoteFeed(NodeApiClient):
         """The URL, without credentials."""
         return SnapshotOrigin(self.url, remote=True)
 
+    @property
+    def run(self) -> str:
+        """Identifies the run of the node's program; empty if it does not say."""
+        return run_of_etag(self._etag)
+
     def remarks(self) -> list[str]:
         """None: the node's snapshot is complete."""
         return []
+
+
+# Nodes that are read at the same time.
+_TOGETHER = 16
+
+
+class SeveralNodesFeed:
+    """Several nodes as one table: the GPU 3 of the node gpu-1 is `gpu-1:3`.
+
+    A node that cannot be read costs only its own rows; a node with two URLs counts once. Raises UsageError
+    as `NodeApiClient` does.
+    """
+
+    def __init__(self, urls: Sequence[str], access: ClientAccess) -> None:
+        self._feeds = [RemoteFeed(url, access) for url in urls]
+        self.origin = SnapshotOrigin(f"{len(self._feeds)} nodes", remote=True)
+        self._errors: list[str] = []
+
+    def snapshot(self) -> Mapping[str, Any]:
+        """The snapshots of all nodes that could be read, as one. Raises GpuledgerError if there is none."""
+        with ThreadPoolExecutor(_TOGETHER, "top") as threads:
+            results = list(threads.map(_snapshot_or_error, self._feeds))
+        self._errors = [str(found) for found in results if isinstance(found, GpuledgerError)]
+        read = {
+            (feed.run or feed.url): (feed, found)
+            for feed, found in reversed(list(zip(self._feeds, results, strict=True)))
+            if not isinstance(found, GpuledgerError)
+        }
+        if not read:
+            raise GpuledgerError(self._errors[0])
+        ordered = list(reversed(read.values()))
+        return merge_snapshots([(feed.host, found) for feed, found in ordered])
+
+    def remarks(self) -> list[str]:
+        """Why nodes could not be read, one line each."""
+        return list(self._errors)
+
+    def close(self) -> None:
+        """Close all connections. Idempotent."""
+        for feed in self._feeds:
+            feed.close()
+
+
+def _snapshot_or_error(feed: RemoteFeed) -> Mapping[str, Any] | GpuledgerError:
+    try:
+        return feed.snapshot()
+    except GpuledgerError as error:
+        return error
+
+
+def merge_snapshots(snapshots: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
+    """One snapshot of several nodes, each with the host of its URL. GPUs get the name of their node.
+
+    Malformed parts are left to the parser of snapshots.
+    """
+    names = unique_names([str(body.get("node") or host) for host, body in snapshots])
+    first = snapshots[0][1]
+    bodies = [body for _, body in snapshots]
+    parts = [part if isinstance(part := body.get("status"), Mapping) else {} for body in bodies]
+    sources = [part if isinstance(part := body.get("source"), Mapping) else {} for body in bodies]
+    texts = [
+        f"{name}: {part.get('text')}"
+        for name, part in zip(names, parts, strict=True)
+        if not part.get("healthy")
+    ]
+    return {
+        **first,
+        "node": ", ".join(names),
+        "unix": max((body.get("unix") or 0.0 for body in bodies), default=0.0),
+        "source": {
+            **sources[0],
+            **{key: _joined(sources, key) for key in ("name", "driver_version", "cuda_version")},
+            "simulated": any(one.get("simulated") for one in sources),
+            "detail": _joined([one for one in sources if one.get("simulated")], "detail"),
+        },
+        "status": {
+            **parts[0],
+            "text": "; ".join(texts) or "ok",
+            "healthy": not texts,
+            "readings": any(part.get("readings") for part in parts),
+            "paused": all(part.get("paused") for part in parts),
+        },
+        "devices_complete": all(body.get("devices_complete") for body in bodies),
+        **{
+            key: [
+                _on_node(row, name)
+                for name, body in zip(names, bodies, strict=True)
+                for row in body.get(key) or ()
+            ]
+            for key in ("devices", "processes")
+        },
+    }
+
+
+def _joined(sources: Sequence[Mapping[str, Any]], key: str) -> str:
+    """The different texts of the nodes."""
+    return ", ".join(dict.fromkeys(str(one[key]) for one in sources if one.get(key)))
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, with a number where several are equal."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return found
+
+
+def _on_node(row: Any, name: str) -> Any:
+    """A GPU or process with the name of its node. Simulated nodes can have equal UUIDs."""
+    if not isinstance(row, Mapping):
+        return row
+    return {**row, "gpu": f"{name}:{row.get('gpu', '')}", "uuid": f"{name}/{row.get('uuid', '')}"}

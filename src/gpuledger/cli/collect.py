@@ -105,12 +105,7 @@ def _check(settings: TextfileSettings, values: Mapping[str, Any]) -> None:
         return
     if settings.stdout:
         raise UsageError("--stdout prints one page; drop --every, or write a file")
-    interval = build_settings(NodeSettings, values).interval
-    if settings.every < interval:
-        raise UsageError(
-            f"--every {settings.every:g}s is shorter than --interval {interval:g}s: it would write the same"
-            f" readings again; give --interval {settings.every:g}s too"
-        )
+    settings.check_interval(build_settings(NodeSettings, values).interval)
 
 
 def _names(
@@ -164,7 +159,7 @@ def _read_once(parts: NodeParts, names: tuple[str, ...]) -> tuple[str, bytes]:
         # A daemon thread: a hung driver call cannot be interrupted, so the thread may have to be abandoned.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)
         tick.start()
-        limit = COMMAND_READING_TIMEOUT if parts.source.info.name == "smi" else READING_TIMEOUT
+        limit = COMMAND_READING_TIMEOUT if "smi" in parts.source.info.name.split("+") else READING_TIMEOUT
         tick.join(limit)
     if tick.is_alive():
         raise no_reading_error(parts.source.info, limit)

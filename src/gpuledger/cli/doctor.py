@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,8 @@ from gpuledger.host.procfs import RemoteHost
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PASSWD_KEY
 from gpuledger.http.settings import HttpSettings
+from gpuledger.ledger.report.settings import FleetSettings
+from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
 from gpuledger.model.checks import Check, Finding, Verdict
@@ -73,6 +76,8 @@ examples:
   gpuledger doctor --format json | jq '.findings[] | select(.verdict == "fails")'
   docker exec CONTAINER gpuledger doctor
   kubectl exec POD -- gpuledger doctor
+  gpuledger doctor --prometheus http://prometheus:9090    instead of this machine: do energy and the tokens of
+                                                          inference servers meet in Prometheus?
 """
 
 
@@ -93,12 +98,20 @@ class DoctorSettings:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the findings; returns 1 when anything fails."""
-    groups = {"output": DoctorSettings, **NODE_GROUPS, "textfile": TextfileSettings}
-    _, read = parse_command("doctor", _ABOUT, _EXAMPLES, groups, arguments)
+    groups = {
+        "output": DoctorSettings,
+        "Prometheus of a fleet": FleetSettings,
+        "tokens of inference servers": TokenSettings,
+        **NODE_GROUPS,
+        "textfile": TextfileSettings,
+    }
+    given, read = parse_command("doctor", _ABOUT, _EXAMPLES, groups, arguments)
     values = read()
     # A finding says the same.
     logging.getLogger("gpuledger.source.devices").addHandler(logging.NullHandler())
-    findings = run_checks(_checks(values, environ))
+    # With the flag, this machine need not have a GPU.
+    is_prometheus = "prometheus.url" in given.flags
+    findings = run_checks(_checks_of_prometheus(values) if is_prometheus else _checks(values, environ))
     if build_settings(DoctorSettings, values).format == "json":
         sys.stdout.write(findings_json(findings, __version__))
     else:
@@ -106,6 +119,14 @@ def run(arguments: Sequence[str]) -> int:
         if any(one.check == "driver.answers" and one.verdict is Verdict.WORKS for one in findings):
             sys.stdout.write("Whether the numbers are right: gpuledger selftest\n")
     return exit_code(findings)
+
+
+def _checks_of_prometheus(values: Mapping[str, Any]) -> tuple[Check, ...]:
+    # Imported lazily: it needs an HTTP client.
+    from gpuledger.app.token_diagnosis import prometheus_checks
+
+    fleet, tokens = build_settings(FleetSettings, values), build_settings(TokenSettings, values)
+    return prometheus_checks(fleet, tokens, time.time())
 
 
 def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Check, ...]:

@@ -62,14 +62,19 @@ def configure_malloc() -> None:
 
 # Modules are imported by name, so that a command loads only its own modules.
 COMMANDS = {
-    "demo": "try it without a GPU: page, books of a day, reports with money",
+    "demo": "try it without a GPU: page, books and reports of a day",
     "serve": "run the Prometheus exporter and the web page (the default)",
     "top": "show GPU usage by process and owner in the terminal",
+    "free": "show which GPUs can be taken now; reserve them, run on them",
+    "idle": "show who holds GPUs without use, and what that costs",
+    "fleet": "show the GPUs of many machines on one page",
     "doctor": "check what works on this machine, and how to fix the rest",
     "selftest": "test on this machine's GPUs whether the numbers are right",
     "report": "report usage, energy and cost by pod, job, user or namespace",
     "explain": "itemize a row of a report, or a process, by intervals",
+    "receipt": "what one job or user used, what it cost, and what to change",
     "books": "check, back up, export and merge ledgers; forget a person",
+    "slurm": "write receipts of jobs into Slurm's accounting",
     "metrics": "list all metrics: name, type, labels, meaning, source",
     "migrate": "check what dashboards of another exporter would miss here",
     "collect": "write a file for node_exporter's textfile collector",
@@ -86,9 +91,17 @@ COMMANDS = {
 # Not for users: sources/nvml/probe.py starts it.
 _HIDDEN_COMMAND = "probe_driver"
 
+# Commands that have one line of the overview together.
+_TOGETHER = {
+    ("doctor", "selftest"): "check this machine, and whether the numbers are right",
+    ("agent", "operator"): "scrape exporters of a cluster; run GpuMonitor resources",
+    ("pause", "resume"): "release the NVIDIA driver for an upgrade; read it again",
+    ("completion", "man", "version"): "print completion scripts, man pages, the version",
+}
+
 # Fits a terminal of 80 columns and 24 lines.
 _OVERVIEW = """\
-gpuledger shows who uses each NVIDIA GPU, for how long, and what it costs.
+gpuledger shows who uses each GPU, for how long, and what it costs.
 usage: gpuledger COMMAND [FLAGS]         (gpuledger COMMAND --help has more)
 {commands}
 
@@ -164,8 +177,12 @@ def _is_interactive() -> bool:
 
 
 def _show_overview() -> int:
-    width = max(map(len, COMMANDS))
-    lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
+    first = {names[0]: (", ".join(names), about) for names, about in _TOGETHER.items()}
+    others = {name for names in _TOGETHER for name in names[1:]}
+    rows = [first.get(name, (name, about)) for name, about in COMMANDS.items() if name not in others]
+    # A longer name is followed by its text.
+    width = len("doctor, selftest")
+    lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in rows)
     sys.stdout.write(_OVERVIEW.format(commands=lines))
     return 0
 

@@ -18,6 +18,7 @@ from gpuledger.app.logs import configure_logging
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.config.node import RECORD_GROUPS
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import open_users
@@ -95,8 +96,9 @@ def _record(name: str, settings: RecordSettings, values: Mapping[str, Any]) -> N
     host_settings = build_settings(HostSettings, values)
     users = open_users(host_settings, values, environ)
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
+    pci = PciBus(host_settings.sysfs, procfs=host_settings.procfs)
     source = open_source(
-        build_settings(SourceSettings, values), build_settings(SmiSettings, values), host, clock
+        build_settings(SourceSettings, values), build_settings(SmiSettings, values), host, clock, pci
     )
     try:
         with StopRequest() as stop:

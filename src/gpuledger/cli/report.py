@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpuledger.app.exported_reports import current_time_of_exports, load_exports
 from gpuledger.app.flags import parse_command
-from gpuledger.app.ledger_file import current_time_of, is_simulated, node_of_ledger, open_history
+from gpuledger.app.ledger_commands import format_report, make_report, report_terms, with_focus_rows
+from gpuledger.app.ledger_requests import REPORT_PARAMETERS
+from gpuledger.app.node_requests import (
+    fetch_node_answer,
+    print_answer,
+    request_parameters,
+    with_ledger_or_node,
+)
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.statement_books import exports_report_by_terms, fleet_report_by_terms
 from gpuledger.app.statement_commands import (
@@ -23,31 +29,26 @@ from gpuledger.app.statement_commands import (
     verify_statement,
     write_statement,
 )
-from gpuledger.app.statements import SIMULATED, MadeReport
+from gpuledger.app.statements import MadeReport
 from gpuledger.config.node import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.host.settings import configured_time_zone
-from gpuledger.ledger.report.focus import as_focus, focus_keys
-from gpuledger.ledger.report.formats import as_csv, as_json
-from gpuledger.ledger.report.grouping import find_grouping
-from gpuledger.ledger.report.ranges import UTC_DAY, choose_period, parse_range
-from gpuledger.ledger.report.report_table import report_table
-from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings, Prices, TeamSettings
-from gpuledger.ledger.report.statement.content import EXPORTS, LEDGER, PROMETHEUS
-from gpuledger.ledger.report.statement.terms import StatementTerms
+from gpuledger.ledger.report.ranges import choose_period, parse_range
+from gpuledger.ledger.report.report_keys import SERVED_MODEL
+from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings
+from gpuledger.ledger.report.statement.content import EXPORTS, PROMETHEUS
+from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.settings import ExportedBooksSettings
-from gpuledger.ledger.store.history import Progress
-from gpuledger.ledger.store.report_query import build_report
-from gpuledger.ledger.store.watched_range import resolve_watched_range
+from gpuledger.ledger.store.history import History, Progress
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.text import is_utf8
+from gpuledger.terminal.settings import FleetUrlSettings, NodeCredentialSettings, NodeUrlSettings
 
 _ABOUT = """\
 Report GPU usage, energy and cost: from the ledger that `gpuledger serve` keeps on this machine, or for a
-whole fleet from the Prometheus that scrapes it.
+whole fleet: from the ledgers of its nodes, or from the Prometheus that scrapes it.
 
 Rows add up to the watched time and the energy counters of the GPUs, whatever the grouping and however the
 range is cut: idle and unattributed time has separate rows, with a price. Ends of the range are moved to the
@@ -74,10 +75,16 @@ a bill that is kept, printed, and verified later:
   gpuledger report --verify october.json
   gpuledger report --verify october.json --format html > october.html
 
+for all nodes of a `gpuledger fleet`, exactly, from their own ledgers:
+  gpuledger report --fleet http://lab:9410 --by team --in 'last month'
+
 for a fleet, with an error bound for energy between scrapes:
   gpuledger report --prometheus http://prometheus:9090 --by namespace --since 30d
   gpuledger report --prometheus https://metrics.example.com/prometheus --by node \\
       --prometheus.header "Authorization: Bearer $TOKEN" --prometheus.match 'cluster="a"'
+
+what a million tokens cost, by the model that inference servers serve:
+  gpuledger report --prometheus http://prometheus:9090 --by served_model --in 2026-11
 
 without a GPU, the books and prices of a demo:
   gpuledger demo --state-dir demo-books &
@@ -96,6 +103,8 @@ _NEVER_EMPTY = {
     "report.since": "a time",
     "report.until": "a time",
     "prometheus.url": "a URL",
+    "top.fleet": "a URL",
+    "node.url": "a URL",
 }
 
 
@@ -106,29 +115,36 @@ def run(arguments: Sequence[str]) -> int:
     values = read()
     settings = build_settings(ReportSettings, values)
     settings = replace(settings, period=choose_period(values, given.flags))
-    if settings.format in FOCUS_FORMATS:
-        settings = _with_focus_rows(settings, values, given.flags)
+    settings = with_focus_rows(settings, values, given.flags)
     fleet = build_settings(FleetSettings, values)
-    if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
-        raise UsageError("--prometheus and --state-dir exclude each other: choose one source of the report")
     exported = build_settings(ExportedBooksSettings, values).folder
-    if exported:
-        _require_one_source(given.flags)
+    _require_one_source(given.flags, exported)
     statements = build_settings(StatementSettings, values)
     check_statement_flags(statements, settings, given.flags)
     if statements.verify:
         return verify_statement(statements, settings, values, given.flags, _progress())
+    lab = build_settings(FleetUrlSettings, values).fleet if _is_fleet_wanted(given.flags) else ""
+    tokens = _wanted_tokens(
+        settings, statements, values, from_prometheus=bool(fleet.url) and not (exported or lab)
+    )
     if exported:
         made = report_from_books(settings, exported, values)
-    elif fleet.url and "state_dir" not in given.flags:
-        made = report_from_fleet(settings, fleet, values)
+    elif lab:
+        made = report_from_lab(settings, lab, values)
+    elif fleet.url and not given.flags.keys() & {"state_dir", "node.url"}:
+        made = report_from_fleet(settings, fleet, values, tokens)
     else:
-        made = report_from_ledger(settings, values)
+        found = report_from_ledger(settings, values, given.flags)
+        if found is None:
+            return 0
+        made = found
     if statements.file or settings.format == HTML:
         sys.stdout.write(write_statement(made, settings, statements, values))
     if settings.format != HTML:
-        account = made.origin if made.source == PROMETHEUS else socket.gethostname()
-        sys.stdout.write(format_report(made.report, settings, account))
+        is_fleet = made.source == PROMETHEUS or (lab and not exported)
+        account = made.origin if is_fleet else socket.gethostname()
+        plain = not is_utf8(sys.stdout.encoding)
+        sys.stdout.write(format_report(made.report, settings, account, plain=plain))
     return 0
 
 
@@ -142,48 +158,104 @@ def _require_values(flags: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _require_one_source(flags: Collection[str]) -> None:
-    for key, flag in (("prometheus.url", "--prometheus"), ("state_dir", "--state-dir")):
-        if key in flags:
-            raise UsageError(f"--books and {flag} exclude each other: choose one source of the report")
+# By key, the flags of the sources of a report.
+_SOURCES = {
+    "top.fleet": "--fleet",
+    "report.books": "--books",
+    "prometheus.url": "--prometheus",
+    "node.url": "--url",
+    "state_dir": "--state-dir",
+}
 
 
-def _with_focus_rows(
-    settings: ReportSettings, values: Mapping[str, Any], flags: Collection[str]
-) -> ReportSettings:
-    """The settings with the keys and the days of FOCUS. Raises UsageError for `--every`."""
-    if "report.every" in flags:
-        raise UsageError(f"--format {settings.format} has rows for each UTC day: omit --every")
-    has_teams = bool(build_settings(TeamSettings, values).teams)
-    return replace(settings, by=focus_keys(settings.by, has_teams=has_teams), every=UTC_DAY)
+def _require_one_source(flags: Collection[str], exported: str) -> None:
+    """Raise UsageError for two sources. Exported ledgers count wherever they are set."""
+    given = [flag for key, flag in _SOURCES.items() if key in flags or (exported and flag == "--books")]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other: choose one source of the report")
+
+
+def _is_fleet_wanted(flags: Collection[str]) -> bool:
+    """Whether a fleet that is set counts: a flag of another source wins over the configuration file."""
+    return "top.fleet" in flags or not any(key in flags for key in _SOURCES)
+
+
+def _wanted_tokens(
+    settings: ReportSettings,
+    statements: StatementSettings,
+    values: Mapping[str, Any],
+    *,
+    from_prometheus: bool,
+) -> TokenSettings | None:
+    """The settings of tokens if the report has them; raises UsageError where it cannot have them."""
+    by_model = SERVED_MODEL in [word.strip() for word in settings.by.split(",")]
+    if not settings.tokens and not by_model:
+        return None
+    given = f"--by {SERVED_MODEL}" if by_model else "--tokens"
+    if not from_prometheus:
+        raise UsageError(
+            f"{given} needs --prometheus: the token counters of inference servers are there, not in a ledger"
+        )
+    if settings.format in FOCUS_FORMATS or settings.format == HTML:
+        raise UsageError(f"{given} has no --format {settings.format}: choose table, csv or json")
+    if statements.file:
+        raise UsageError(f"{given} excludes --statement: a statement keeps amounts of ledgers, not tokens")
+    return build_settings(TokenSettings, values)
 
 
 def report_from_fleet(
-    settings: ReportSettings, fleet: FleetSettings, values: Mapping[str, Any]
+    settings: ReportSettings,
+    fleet: FleetSettings,
+    values: Mapping[str, Any],
+    tokens: TokenSettings | None = None,
 ) -> MadeReport:
     """The report from a Prometheus server. Raises GpuledgerError."""
     now, terms = time.time(), report_terms(settings, values)
     requested = parse_range(settings.since, settings.until, settings.period, now, terms.zone)
     with _progress() as progress:
-        found = fleet_report_by_terms(fleet, terms, requested, now, progress)
+        found = fleet_report_by_terms(fleet, terms, requested, now, progress, tokens)
     return MadeReport(found, requested, PROMETHEUS, PrometheusClient(fleet.url).host)
 
 
-def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> MadeReport:
-    """The report from this machine's ledger. Raises GpuledgerError."""
-    terms = report_terms(settings, values)
-    with open_history(values) as history, _progress() as progress:
-        node = node_of_ledger(history, values)
-        now = current_time_of(history)
-        requested = parse_range(settings.since, settings.until, settings.period, now, terms.zone)
-        # An unknown grouping is reported before an empty range.
-        grouping = find_grouping(terms.by, history.devices, teams=terms.teams, node_of=lambda _: node)
-        within = resolve_watched_range(history, requested)
-        found = build_report(history, grouping, terms.prices, within, progress, every=terms.every, node=node)
-        origin = history.file.name
-        notes = (SIMULATED,) if is_simulated(history) else ()
+def report_from_lab(settings: ReportSettings, url: str, values: Mapping[str, Any]) -> MadeReport:
+    """The report from the ledgers of all nodes of a `gpuledger fleet`. Raises GpuledgerError."""
+    # Imported lazily: it needs threads, archives and TLS.
+    from gpuledger.app.fleet_api import FleetApiClient
+    from gpuledger.app.node_ledgers import report_from_nodes, terms_of_fleet
+
+    access = build_settings(NodeCredentialSettings, values)
+    with closing(FleetApiClient(url, access)) as client:
+        terms = terms_of_fleet(client, report_terms(settings, values), values)
+        if settings.format in FOCUS_FORMATS:
+            terms = replace(terms, prices=replace(terms.prices, idle=ROW))
+        requested = parse_range(settings.since, settings.until, settings.period, time.time(), terms.zone)
+        with _progress() as progress:
+            found = report_from_nodes(lambda: FleetApiClient(url, access), terms, requested, progress)
+        origin = client.host
     _write_notes(found, settings)
-    return MadeReport(found, requested, LEDGER, origin, notes)
+    return MadeReport(found, requested, EXPORTS, origin)
+
+
+def report_from_ledger(
+    settings: ReportSettings, values: Mapping[str, Any], flags: Collection[str] = ()
+) -> MadeReport | None:
+    """The report from this machine's ledger; None if a running node has printed it. Raises GpuledgerError."""
+    access = build_settings(NodeUrlSettings, values)
+
+    def read(history: History) -> MadeReport:
+        with _progress() as progress:
+            return make_report(history, settings, values, progress)
+
+    def ask() -> None:
+        parameters = request_parameters(values, flags, REPORT_PARAMETERS, access)
+        if not is_utf8(sys.stdout.encoding):
+            parameters["plain"] = "true"
+        print_answer(fetch_node_answer(values, access, "report", parameters), access)
+
+    found: MadeReport | None = with_ledger_or_node(values, access, read, ask)
+    if found is not None:
+        _write_notes(found.report, settings)
+    return found
 
 
 def report_from_books(settings: ReportSettings, folder: str, values: Mapping[str, Any]) -> MadeReport:
@@ -202,26 +274,6 @@ def _write_notes(found: UsageReport, settings: ReportSettings) -> None:
     if settings.format not in ("table", HTML):
         for note in found.notes:
             sys.stderr.write(f"{note}\n")
-
-
-def report_terms(settings: ReportSettings, values: Mapping[str, Any]) -> StatementTerms:
-    """What the report follows from. In FOCUS, idle GPUs always have separate rows."""
-    prices = build_settings(Prices, values)
-    if settings.format in FOCUS_FORMATS:
-        prices = replace(prices, idle=ROW)
-    teams = build_settings(TeamSettings, values).teams
-    return StatementTerms(settings.by, settings.every, prices, teams, configured_time_zone(values))
-
-
-def format_report(found: UsageReport, settings: ReportSettings, account: str) -> str:
-    """The report in the requested format; `account` is the billing account id of FOCUS."""
-    if settings.format == "csv":
-        return as_csv(found)
-    if settings.format == "json":
-        return json.dumps(as_json(found), indent=2) + "\n"
-    if settings.format in FOCUS_FORMATS:
-        return as_focus(found, settings.account or account, FOCUS_FORMATS[settings.format])
-    return report_table(found, settings.top, plain=not is_utf8(sys.stdout.encoding))
 
 
 @contextmanager

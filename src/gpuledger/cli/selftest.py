@@ -125,7 +125,7 @@ def _other_source(settings: SourceSettings) -> str:
     # A command of nvidia-smi that is set here is for the comparison.
     if kind == "auto" and prefers_smi(SmiSettings()):
         return "nvidia-smi, because libnvidia-ml.so.1 cannot be loaded"
-    return "" if kind in ("auto", "nvml") else settings.source
+    return "" if kind.partition("+")[0] in ("auto", "nvml") else settings.source
 
 
 def _no_driver(values: Mapping[str, Any]) -> Finding:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.app.flags import ReadSettings, parse_command
@@ -23,11 +23,15 @@ from gpuledger.app.serving import (
     prepare_loop,
     warn_about_ignored_flags,
 )
+from gpuledger.config.access import OWN, AccessSettings
 from gpuledger.config.node import NODE_GROUPS
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings
 from gpuledger.model.source import Clock
 from gpuledger.web.settings import WebSettings
+
+if TYPE_CHECKING:
+    from gpuledger.http.web_config.security import WebSecurity
 
 log = logging.getLogger("gpuledger.serve")
 
@@ -95,6 +99,7 @@ async def _serve(
         await server.start()
         _log_start(node.parts)
         log_addresses(log, server, web)
+        _warn_about_access(values, web, node.parts.readers.unknown_groups())
         if prepare is not None:
             await prepare(node.parts, stop)
         node.parts.start()
@@ -106,6 +111,18 @@ async def _serve(
         await server.stop()
         node.parts.stop()
     return 0
+
+
+def _warn_about_access(values: Mapping[str, Any], web: WebSecurity | None, unknown: Sequence[str]) -> None:
+    """Log that nobody can read anything over HTTP, if so, and administrators that do not exist."""
+    for name in unknown:
+        log.warning("access.admins: this machine has no group %s: correct the name, or add the group", name)
+    access = build_settings(AccessSettings, values)
+    if access.mode == OWN and (web is None or not web.authenticates):
+        log.warning(
+            "access.mode is own, and no request over HTTP has a name: only health is served until"
+            " --web.config.file has basic_auth_users, or client certificates"
+        )
 
 
 def _log_start(parts: NodeParts) -> None:

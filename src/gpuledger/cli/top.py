@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log
+from gpuledger.app.node_requests import UNIX
 from gpuledger.app.stop_signals import StopRequest
-from gpuledger.app.top_feeds import LocalFeed, RemoteFeed
+from gpuledger.app.top_feeds import LocalFeed, RemoteFeed, SeveralNodesFeed, SocketFeed
 from gpuledger.config.node import TOP_GROUPS
-from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.host.output_width import output_width
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NodeSettings
 from gpuledger.terminal.feed import Feed
 from gpuledger.terminal.filters import ProcessFilter, find_unknown_gpus, select_devices
 from gpuledger.terminal.layout import glyphs_for, plain_text
-from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
+from gpuledger.terminal.settings import FleetUrlSettings, NodeAccessSettings, TopSettings
 from gpuledger.terminal.snapshot import NodeSnapshot, parse_snapshot
 from gpuledger.terminal.top_view import TopView, format_clock
 
 _ABOUT = """\
 Show GPU usage in the terminal: which GPUs are free, active or held without use, and the owner, memory, power
-and energy of each process. For this machine, or with --url for a node that runs gpuledger serve.
+and energy of each process. For this machine, with --url for nodes that run gpuledger serve, or with --fleet
+for a lab.
 """
 _EXAMPLES = """\
 examples:
   gpuledger top                                    this machine; ? shows the keys, q quits
   gpuledger top --url http://node-7:9400           another node, from its gpuledger serve
+  gpuledger top --url gpu-1 --url gpu-2            several nodes in one table: GPU gpu-1:3
+  gpuledger top --fleet http://lab:9410            all nodes of a gpuledger fleet: free GPUs first
   gpuledger top --sort watts --filter 'train !test'
   gpuledger top --gpu 0,1/2_0                      GPU 0, and one MIG instance of GPU 1
   gpuledger top --source simulator                 without a GPU: a simulated node with eight
@@ -68,6 +72,13 @@ def run(arguments: Sequence[str]) -> int:
     configure_logging(values)
     settings = build_settings(TopSettings, values)
     access = build_settings(NodeAccessSettings, values)
+    fleet = build_settings(FleetUrlSettings, values).fleet
+    if fleet and "top.url" not in given.flags:
+        _refuse_flags_of_a_node(given.flags)
+        from gpuledger.app.fleet_top import show_fleet
+
+        interval = build_settings(NodeSettings, values).interval if "interval" in given.flags else None
+        return show_fleet(fleet, access, settings, interval, is_live=_can_draw())
     view = TopView(settings.sort, ProcessFilter.of(settings.filter), settings.gpu)
     interval = build_settings(NodeSettings, values).interval
     if not settings.once and not settings.json and _can_draw():
@@ -81,17 +92,47 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+# Flags that `top --fleet` cannot honor, by key.
+_OF_ONE_NODE = {"top.gpu": "--gpu", "top.sort": "--sort", "top.command_lines": "--command-lines"}
+
+
+def _refuse_flags_of_a_node(flags: Collection[str]) -> None:
+    for key, flag in _OF_ONE_NODE.items():
+        if key in flags:
+            raise UsageError(f"{flag} is for one node, and --fleet shows many: omit it; --filter has words")
+
+
 def _can_draw() -> bool:
     """Whether stdin and stdout are an interactive terminal that can move its cursor."""
     return sys.stdout.isatty() and sys.stdin.isatty() and environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 def _feed(values: Mapping[str, Any], access: NodeAccessSettings) -> Feed:
-    if not access.url:
-        feed = LocalFeed(values)
+    if not access.urls:
+        return _local_feed(values)
+    if access.urls[0].startswith(UNIX):
+        return SocketFeed(values, access.urls[0])
+    if len(access.urls) > 1:
+        return SeveralNodesFeed(access.urls, access)
+    return RemoteFeed(access.urls[0], access)
+
+
+def _local_feed(values: Mapping[str, Any]) -> Feed:
+    """This machine; if this user cannot read its driver, what the running gpuledger says of own processes."""
+    feed = LocalFeed(values)
+    try:
         feed.start()
-        return feed
-    return RemoteFeed(access.url, access)
+    except SourceUnavailable:
+        other = SocketFeed(values)
+        try:
+            # The driver's error has the remedy, if no gpuledger runs here that answers this user.
+            other.snapshot()
+        except GpuledgerError:
+            other.close()
+        else:
+            return other
+        raise
+    return feed
 
 
 def _live(
@@ -151,10 +192,8 @@ def _as_text(feed: Feed, picture: NodeSnapshot, view: TopView) -> str:
     from gpuledger.terminal.plain_output import render_lines
 
     terminal = sys.stdout.isatty()
-    # Without truncation in a pipe: scripts search for whole names.
-    width = shutil.get_terminal_size().columns if terminal or environ.get("COLUMNS") else None
     glyphs, clock = glyphs_for(sys.stdout.encoding), format_clock(picture.unix)
-    lines = render_lines(picture, view, feed.origin, clock, width, glyphs, feed.remarks())
+    lines = render_lines(picture, view, feed.origin, clock, output_width(), glyphs, feed.remarks())
     styled = terminal and environ.get("TERM", "dumb") != "dumb"
     colored = "NO_COLOR" not in environ
     return "".join(f"{ansi_text(line, colored=colored) if styled else plain_text(line)}\n" for line in lines)

@@ -1,10 +1,10 @@
-"""The settings of `gpuledger report` and `gpuledger explain`."""
+"""The settings of `gpuledger report`, `gpuledger explain` and `gpuledger receipt`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, TEAM
+from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, SERVED_MODEL, TEAM
 from gpuledger.ledger.report.settings import FOCUS_FORMATS
 from gpuledger.model.settings import boolean, choice, integer, option, text
 
@@ -22,7 +22,7 @@ class ReportSettings:
         text,
         "owner",
         f"group by one or more of {', '.join(GROUPINGS)}, {TEAM}, {NODE} or label:NAME, separated by commas; "
-        "with --prometheus not by unit and command",
+        f"with --prometheus also by {SERVED_MODEL}, not by unit and command",
         metavar="KEYS",
     )
     period: str = option(
@@ -69,6 +69,13 @@ class ReportSettings:
         "billing account of FOCUS files, such as the name of the cluster (default: this machine's name, or "
         "the host of --prometheus)",
         metavar="NAME",
+    )
+    tokens: bool = option(
+        "report.tokens",
+        boolean,
+        False,
+        "with --prometheus: add tokens of inference servers, and energy and cost by token (always with --by "
+        "served_model)",
     )
 
 
@@ -122,4 +129,25 @@ class ExplainSettings:
     show_all: bool = option("explain.all", boolean, False, "all intervals, whatever --limit says")
     format: str = option(
         "explain.format", choice("text", "json", "csv"), "text", "text, json or csv", metavar="FORM"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptSettings:
+    """Period and format of a receipt."""
+
+    mine: bool = option(
+        "receipt.mine", boolean, False, "the receipt of all that you used: of user:NAME with your login"
+    )
+    since: str = option("receipt.since", text, "7d", "start, as in report", metavar="WHEN")
+    until: str = option("receipt.until", text, "now", "end", metavar="WHEN")
+    period: str = option(
+        "receipt.in", text, "", "a whole period in place of both ends, as in report", metavar="PERIOD"
+    )
+    format: str = option(
+        "receipt.format",
+        choice("text", "json", "markdown", "html"),
+        "text",
+        "text, json, markdown, or html (a page to print)",
+        metavar="FORM",
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.process_session import ProcessRows, process_dialect, session_dialect
 from gpuledger.dialects.settings import (
+    AmdDialectSettings,
     DcgmSettings,
     DialectSettings,
     EnergyDialectSettings,
@@ -61,11 +62,13 @@ def create_dialects(
     smi: SmiDialectSettings | None = None,
     price: PriceOf | None = None,
     energy: EnergyDialectSettings | None = None,
+    amd: AmdDialectSettings | None = None,
+    hostname: str = "",
 ) -> dict[str, Dialect]:
     """Creates all dialects with the user's settings, in the order of the default page.
 
     `dcgm` creates the one with the user's collectors file; if None, the default collectors are used.
-    `price` returns the price of a device's time.
+    `price` returns the price of a device's time. `hostname` is a label of the amd dialect.
     """
 
     def create_native() -> Dialect:
@@ -78,6 +81,11 @@ def create_dialects(
 
         return SmiDialect(smi or SmiDialectSettings(), version)
 
+    def create_amd() -> Dialect:
+        from gpuledger.dialects.amd import AmdDialect
+
+        return AmdDialect(amd or AmdDialectSettings(), hostname)
+
     rows = ProcessRows(settings)
     dialects: tuple[Dialect, ...] = (
         process_dialect(rows),
@@ -86,6 +94,7 @@ def create_dialects(
         DeferredDialect("native", create_native),
         DeferredDialect("dcgm", dcgm or _create_default_dcgm),
         DeferredDialect("smi", create_smi),
+        DeferredDialect("amd", create_amd),
     )
     return {dialect.name: dialect for dialect in dialects}
 

@@ -18,6 +18,10 @@ def _prefix(value: object) -> str:
     return prefix
 
 
+def _optional_prefix(value: object) -> str:
+    return _prefix(value) if value else ""
+
+
 # Labels of dcgm-exporter, in both schemas and with the old namespace.
 _DCGM_LABELS = frozenset(
     {"gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "GPU_CI_ID"}
@@ -192,4 +196,19 @@ class SmiDialectSettings:
         False,
         "measure the PCIe rates of GPUs before Ampere, which have no counter of bytes: a sample of 20 ms in "
         "each direction every --slow-interval, for which the reading waits",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AmdDialectSettings:
+    """Settings of the dialect with the names of AMD's device metrics exporter."""
+
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
+
+    prefix: str = setting(
+        "amd.prefix",
+        _optional_prefix,
+        "",
+        "prefix of the metric names of the amd dialect; AMD's exporter in Kubernetes has amd_",
+        metavar="PREFIX",
     )

@@ -36,6 +36,9 @@ class RequestGate(Protocol):
     def decide(self, request: Request) -> Response | asyncio.Future[bool] | None:
         """None accepts the request, a Response rejects it, a future decides later. Does not block."""
 
+    def identify(self, request: Request, certificate_name: str) -> Request:
+        """An accepted request with the name that its password, or else the client certificate, proved."""
+
     def add_headers(self, response: Response) -> Response:
         """The response with additional headers."""
 
@@ -60,6 +63,8 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._writer = ResponseWriter(self._http, self._send_bytes, self._continue_writing)
         self._transport: asyncio.Transport | None = None
         self._client = ""
+        # The name in the verified client certificate.
+        self._certificate_name = ""
         self._request: Request | None = None
         self._generation = 0
         self._body_bytes = 0
@@ -268,6 +273,8 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._advance()
 
     def _respond(self, request: Request, refusal: Response | None) -> None:
+        if refusal is None and self._gate is not None:
+            request = self._gate.identify(request, self._certificate_name)
         answer = self._routes.respond(request) if refusal is None else refusal
         if isinstance(answer, Response):
             self._send(request, answer)

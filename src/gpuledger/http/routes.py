@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from gpuledger.http.hosts import AllowedHosts
+from gpuledger.model.access import EVERYTHING, Reader
 
 _LOG = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ class Request:
 
     `path` is decoded and without the query, `query` is as sent (empty without one), header names are lower
     case and repeated headers joined by a comma. `client` is its address and port, separated by a space;
-    empty if unknown.
+    empty if unknown. `identity` is the name that a password or a client certificate proved, empty without
+    one. `reader` says which rows the response may have.
     """
 
     method: str
@@ -29,6 +31,8 @@ class Request:
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     client: str = ""
+    identity: str = ""
+    reader: Reader = EVERYTHING
 
     def has_etag(self, tag: str) -> bool:
         """Whether If-None-Match contains this ETag, compared weakly (RFC 9110, 13.1.2)."""

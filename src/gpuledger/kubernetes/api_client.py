@@ -1,4 +1,4 @@
-"""Blocking HTTP/1.1 client for the API server: one GET per connection, with a streamed response."""
+"""Blocking HTTP/1.1 client for the API server: one request per connection, with a streamed response."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _RULES: Final = {
         "get resourceclaims",
         'apiGroups: ["resource.k8s.io"], resources: ["resourceclaims"], verbs: ["get"]',
     ),
+    "events": ("create events", 'apiGroups: ["events.k8s.io"], resources: ["events"], verbs: ["create"]'),
 }
 _MAX_RETRY_AFTER: Final = 600.0
 _ACCOUNT: Final = re.compile(r'User "([^"]{1,300})"')
@@ -40,13 +41,15 @@ _ACCOUNT: Final = re.compile(r'User "([^"]{1,300})"')
 class ApiServerRefused(GpuledgerError):
     """The API server responded with a status other than 200.
 
-    `retry_after` is the value of the Retry-After header in seconds, 0 without one.
+    `retry_after` is the value of the Retry-After header in seconds, 0 without one. `message` is that of the
+    response, empty if it has none.
     """
 
-    def __init__(self, text: str, status: int, retry_after: float = 0.0) -> None:
+    def __init__(self, text: str, status: int, retry_after: float = 0.0, message: str = "") -> None:
         super().__init__(text)
         self.status = status
         self.retry_after = retry_after
+        self.message = message
 
 
 def refusal_from_response(
@@ -54,7 +57,8 @@ def refusal_from_response(
 ) -> ApiServerRefused:
     """The error for a response, with the message of its body (meta/v1 Status) if there is one."""
     status, message = response.status, _message(body)
-    return ApiServerRefused(_refusal_text(access, path, status, message), status, _retry_after(response))
+    text = _refusal_text(access, path, status, message)
+    return ApiServerRefused(text, status, _retry_after(response), message)
 
 
 def _refusal_text(access: ApiServerAccess, path: str, status: int, message: str) -> str:
@@ -160,6 +164,18 @@ class ApiClient:
         finally:
             self._close()
 
+    def create(self, path: str, body: Mapping[str, object]) -> None:
+        """POST an object.
+
+        Raises as `get`; ApiServerRefused has the status 409 if an object of this name exists.
+        """
+        content = json.dumps(body, separators=(",", ":")).encode()
+        try:
+            for _ in self._request(path, {}, self._timeout, content):
+                pass
+        finally:
+            self._close()
+
     def abort(self) -> None:
         """End the current request, and let all further ones fail. Thread-safe."""
         self._aborted = True
@@ -168,10 +184,17 @@ class ApiClient:
             with suppress(OSError):
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
-    def _request(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
+    def _request(
+        self, path: str, query: Mapping[str, str], timeout: float, content: bytes | None = None
+    ) -> Iterator[bytes]:
+        """GET, or POST of `content`; the chunks of the body."""
         access = self.access
-        headers = (("User-Agent", f"gpuledger/{__version__}"), ("Connection", "close"))
-        request = encode_api_request(access, "GET", path, query, headers)
+        headers = [("User-Agent", f"gpuledger/{__version__}"), ("Connection", "close")]
+        if content is None:
+            request = encode_api_request(access, "GET", path, query, headers)
+        else:
+            headers.append(("Content-Type", "application/json"))
+            request = encode_api_request(access, "POST", path, query, headers, content)
         connected = self._connect()
         connected.settimeout(timeout)
         connection = BlockingConnection(connected)
@@ -184,7 +207,7 @@ class ApiClient:
         with _described_errors(access.url, timeout, responded=False):
             response = connection.receive_head()
         chunks = _chunks(connection, access.url, timeout)
-        if response.status != 200:
+        if response.status != 200 and (content is None or response.status != 201):
             raise refusal_from_response(access, path, response, _error_body(chunks))
         encoding = response.headers.get("content-encoding", "identity")
         if encoding != "identity":

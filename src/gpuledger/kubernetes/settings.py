@@ -10,8 +10,10 @@ from typing import ClassVar
 from gpuledger.model.settings import (
     ReloadPolicy,
     auto_or_boolean,
+    boolean,
     choice,
     comma_separated,
+    duration,
     option,
     setting,
     text,
@@ -106,6 +108,27 @@ class KubernetesSettings(ApiServerSettings):
         "/var/log",
         "directory with pods/ and containers/ of the kubelet; only file names are read",
         metavar="DIR",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PodEventSettings:
+    """Whether the end of a pod is reported to its namespace."""
+
+    enabled: bool = setting(
+        "kubernetes.events",
+        boolean,
+        False,
+        "post a Kubernetes Event with the receipt of each pod that had GPUs, when it ends; needs a ledger on "
+        "disk, and permission to create events",
+        flags=("--kubernetes-events",),
+    )
+    shortest: float = setting(
+        "kubernetes.events_after",
+        duration("s", lowest=0.0, highest=7 * 86_400.0),
+        60.0,
+        "pods that had GPUs for a shorter time have no Event",
+        flags=("--kubernetes-events-after",),
     )
 
 

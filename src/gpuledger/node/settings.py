@@ -49,9 +49,8 @@ class ControlSettings:
         "control.socket",
         text,
         "",
-        "unix socket for gpuledger pause and resume; none turns it off (default: "
-        "/run/gpuledger/control.sock, else in $XDG_RUNTIME_DIR/gpuledger, else beside the ledger file; none "
-        "for simulated sources)",
+        "unix socket for pause, resume, free and users' own rows; none: off (default: in /run/gpuledger, "
+        "$XDG_RUNTIME_DIR/gpuledger or beside the ledger; none if simulated)",
         metavar="PATH",
     )
 

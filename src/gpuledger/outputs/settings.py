@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from re import fullmatch
 
+from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, duration, option, setting, text
 
 
@@ -43,3 +44,11 @@ class TextfileSettings:
         metavar="NAME.prom",
     )
     stdout: bool = option("textfile.stdout", boolean, False, "print instead of writing a file")
+
+    def check_interval(self, interval: float) -> None:
+        """Raise UsageError if the file is written more often than every `interval` seconds of readings."""
+        if self.every is not None and self.every < interval:
+            raise UsageError(
+                f"--every {self.every:g}s is shorter than --interval {interval:g}s: it would write the same"
+                f" readings again; give --interval {self.every:g}s too"
+            )

@@ -28,7 +28,7 @@ class SourceSettings:
         "source",
         text,
         "auto",
-        "source of readings: auto (this machine's driver, else nvidia-smi), nvml, smi, "
+        "source of readings: auto (all GPUs of this machine), nvml, smi, drm (AMD, Intel), nvml+drm, "
         "simulator[:NAME|FILE], replay:FILE; auto never selects the simulator",
         metavar="SOURCE",
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuledger.host.pci import PciBus
-from gpuledger.host.procfs import RemoteHost
+from gpuledger.host.procfs import ProcFs, RemoteHost
 from gpuledger.model.errors import UsageError, unknown_name_error
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.nvml.library import load_library
@@ -15,10 +17,12 @@ from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 
 if TYPE_CHECKING:
+    from gpuledger.sources.drm.source import DrmSource
     from gpuledger.sources.replay.source import ReplaySource
     from gpuledger.sources.simulator.simulator import Simulator
 
-KINDS = ("auto", "nvml", "smi", "simulator", "replay")
+# Several sources of one machine are joined by "+".
+KINDS = ("auto", "nvml", "smi", "drm", "nvml+drm", "smi+drm", "simulator", "replay")
 _DEFAULT_SCENARIO = "k8s-node"
 
 
@@ -37,11 +41,62 @@ def open_source(
         return open_made_up_source(settings, clock)
     if colon:
         raise UsageError(f"--source {kind} has no argument; remove ':{rest}'")
-    if kind == "smi" or (kind == "auto" and prefers_smi(smi)):
-        return _open_smi(settings, smi, host, clock, pci)
-    from gpuledger.sources.nvml.source import NvmlSource
+    if kind == "auto":
+        kind = find_sources(smi, pci)
+    if kind == "drm":
+        return _open_drm(settings, host, clock, pci, skip_integrated=False)
+    main, _, other = kind.partition("+")
+    devices = settings.devices if other else ()
+    if other:
+        # Selected among the GPUs of both.
+        settings = replace(settings, devices=())
+    first: Source
+    if main == "smi":
+        first = _open_smi(settings, smi, host, clock, pci)
+    else:
+        from gpuledger.sources.nvml.source import NvmlSource
 
-    return NvmlSource(settings, host, clock, pci=pci)
+        first = NvmlSource(settings, host, clock, pci=pci)
+    if not other:
+        return first
+    from gpuledger.sources.composite import CompositeSource
+
+    # Each source looks up its processes: a host forgets those of the other.
+    other_host = host.separate() if isinstance(host, ProcFs) else host
+    second = _open_drm(settings, other_host, clock, pci, skip_integrated=True)
+    count_first = (lambda: 0) if pci is None else (lambda: pci.nvidia_count)
+    return CompositeSource(first, second, count_first, devices)
+
+
+def find_sources(smi: SmiSettings, pci: PciBus | None) -> str:
+    """The kind of source that `auto` opens: all that this machine has.
+
+    A command for nvidia-smi that the user set is read alone: it may be that of another machine.
+    """
+    nvidia = "smi" if prefers_smi(smi) else "nvml"
+    if pci is None or _is_customized(smi) or not pci.has_drm_gpus():
+        return nvidia
+    return f"{nvidia}+drm" if pci.nvidia_count else "drm"
+
+
+def _open_drm(
+    settings: SourceSettings, host: Host, clock: Clock, pci: PciBus | None, *, skip_integrated: bool
+) -> DrmSource:
+    # Imported lazily: most machines have GPUs of one maker.
+    from gpuledger.host.machine_id import machine_digest
+    from gpuledger.sources.drm.source import DrmSource
+
+    sees_host_pids = (lambda: host.looks_up_pids) if isinstance(host, ProcFs) else (lambda: True)
+    return DrmSource(
+        settings,
+        host,
+        clock,
+        sysfs="/sys" if pci is None else pci.sysfs,
+        procfs="/proc" if pci is None else pci.procfs,
+        sees_host_pids=sees_host_pids,
+        skip_integrated=skip_integrated,
+        machine=machine_digest(environ.get("NODE_NAME", "")),
+    )
 
 
 def open_made_up_source(settings: SourceSettings, clock: Clock) -> Simulator | ReplaySource:
@@ -64,8 +119,7 @@ def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> 
 
     `auto` never selects the simulator, which must be requested explicitly.
     """
-    defaults = SmiSettings()
-    if smi.command != defaults.command or smi.query_field_names != defaults.query_field_names:
+    if _is_customized(smi):
         return True
     try:
         load()
@@ -75,6 +129,11 @@ def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> 
 
         return which(smi.command) is not None
     return False
+
+
+def _is_customized(smi: SmiSettings) -> bool:
+    defaults = SmiSettings()
+    return smi.command != defaults.command or smi.query_field_names != defaults.query_field_names
 
 
 def _open_smi(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from gpuledger.model.devices import partition_word
 from gpuledger.terminal import number_format as numbers
 from gpuledger.terminal.layout import Glyphs, Line, TableColumn, ratio, text_cell, width_of
 from gpuledger.terminal.snapshot import DeviceRow, ProcessRow
@@ -72,11 +73,11 @@ def device_columns(glyphs: Glyphs, rows: Iterable[DeviceRow]) -> Sequence[TableC
 
 
 def state_cell(row: DeviceRow, glyphs: Glyphs) -> Line:
-    """A symbol and a word; a GPU that is partitioned into MIG instances has no state."""
+    """A symbol and a word; a GPU that is partitioned into instances has no state."""
     if not row.up:
         return ((f"{glyphs.down} DOWN", "down"),)
     if not row.state:
-        return text_cell("") if row.holds_processes else (("MIG", "dim"),)
+        return text_cell("") if row.holds_processes else ((partition_word(row.vendor), "dim"),)
     if row.state == "held":
         return ((f"{glyphs.held} HELD", "held"),)
     known = row.state if row.state in _KNOWN else "unknown"
@@ -94,7 +95,7 @@ def problem_cell(row: DeviceRow, glyphs: Glyphs) -> Line:
 
 
 def owner_cell(row: DeviceRow) -> Line:
-    """The owner of a device, each name once, and how long a held device has been held."""
+    """The owner of a device, each name once, and for how long it is held; else who reserved it."""
     if not row.up:
         return ((row.down_reason or "does not answer", ""),)
     if not row.holds_processes:
@@ -106,6 +107,8 @@ def owner_cell(row: DeviceRow) -> Line:
         line = ((names[0], "owner"), (more, ""))
     elif row.present or row.state in ("active", "held"):
         line = (("unknown owner", "dim"),)
+    elif row.reserved_by:
+        line = (("reserved by ", "dim"), (row.reserved_by, "owner"))
     else:
         line = (("none", "dim"),) if row.state == "idle" else text_cell("")
     held = [holder.held_seconds for holder in row.present if holder.held_seconds is not None]
@@ -122,7 +125,7 @@ def _place(row: DeviceRow, glyphs: Glyphs) -> Line:
 
 def _name(row: DeviceRow) -> Line:
     if row.instance:
-        return ((f"MIG {row.profile}".rstrip(), ""),)
+        return ((f"{partition_word(row.vendor)} {row.profile}".rstrip(), ""),)
     return text_cell(row.name.removeprefix("NVIDIA "))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.settings import boolean, choice, comma_separated, option, text
+from gpuledger.model.settings import boolean, choice, comma_separated, option, repeated_texts, text
 from gpuledger.terminal.sort_order import SORT_KEYS, SortOrder, parse_sort_order
 
 
@@ -52,17 +52,9 @@ class TopSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeAccessSettings:
-    """Which node `top` reads, and the credentials for it."""
+class NodeCredentialSettings:
+    """The login and the TLS files for another node, or for a fleet."""
 
-    url: str = option(
-        "top.url",
-        text,
-        "",
-        "show the node at this URL instead of this machine, such as http://node:9400; user:password@ in it "
-        "is basic auth, which other users can read in the process list",
-        metavar="URL",
-    )
     user: str = option("top.user", text, "", "user for basic auth", metavar="NAME")
     password_file: str = option(
         "top.password_file", text, "", "file with the password of --user", metavar="FILE"
@@ -77,4 +69,46 @@ class NodeAccessSettings:
     cert_file: str = option("top.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
     key_file: str = option(
         "top.key_file", text, "", "key of the client certificate, if in another file (PEM)", metavar="FILE"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAccessSettings(NodeCredentialSettings):
+    """Which nodes `top` reads, and the credentials for them."""
+
+    urls: tuple[str, ...] = option(
+        "top.url",
+        repeated_texts,
+        (),
+        "show the node at this URL instead of this machine, such as http://node:9400; several nodes are one "
+        "table; user:password@ in it is basic auth, which other users can read in the process list",
+        metavar="URL",
+        repeatable=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUrlSettings(NodeCredentialSettings):
+    """The node that a command reads in place of the ledger on this machine, and the credentials for it."""
+
+    url: str = option(
+        "node.url",
+        text,
+        "",
+        "what you may read on the node at this URL, such as http://node:9400, in place of the ledger on this "
+        "machine; unix:PATH is the control socket of one",
+        metavar="URL",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FleetUrlSettings:
+    """The fleet that a command reads."""
+
+    fleet: str = option(
+        "top.fleet",
+        text,
+        "",
+        "all nodes of the `gpuledger fleet` at this URL, such as http://lab:9410",
+        metavar="URL",
     )

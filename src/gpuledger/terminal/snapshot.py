@@ -133,6 +133,7 @@ class DeviceRow(_Row):
     """One GPU or MIG instance."""
 
     name: str = ""
+    vendor: str = ""
     profile: str = ""
     up: bool = True
     holds_processes: bool = True
@@ -148,6 +149,7 @@ class DeviceRow(_Row):
     energy_joules: float | None = None
     owners: tuple[DeviceOwner, ...] = ()
     down_reason: str = ""
+    reserved_by: str = ""
     problems: tuple[ProblemRow, ...] = ()
     xids: tuple[DeviceXid, ...] = ()
 

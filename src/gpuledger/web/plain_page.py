@@ -13,7 +13,7 @@ from html import escape
 
 from gpuledger import __version__
 from gpuledger.http.routes import Response
-from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.devices import Gpu, Instance, partition_word
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.gpu_problems import find_problems
 from gpuledger.model.node_state import NodeState
@@ -82,7 +82,9 @@ def _place(device: Gpu | Instance) -> str:
 
 
 def _name(device: Gpu | Instance) -> str:
-    return f"MIG {device.profile}".rstrip() if isinstance(device, Instance) else device.name or device.uuid
+    if isinstance(device, Instance):
+        return f"{partition_word(device.parent.vendor)} {device.profile}".rstrip()
+    return device.name or device.uuid
 
 
 def _processes(reading: Reading) -> str:

@@ -69,6 +69,21 @@ def api_handler(api: Api, options: ApiOptions) -> Handler:
     return serve
 
 
+RECEIPT_PREFIX: Final = "/receipt/"
+
+
+def receipt_handler(api: Api, options: ApiOptions) -> Handler:
+    """A handler that serves the pages of receipts, below `/receipt/`."""
+
+    def serve(request: Request) -> Response | PendingResponse:
+        # Imported lazily: few nodes serve receipts.
+        from gpuledger.web.api.receipts import respond_receipt_page
+
+        return respond_receipt_page(api, options, request, RECEIPT_PREFIX)
+
+    return serve
+
+
 def disabled_api_handler(page: str) -> Handler:
     """A handler that refuses everything below `/api/`, because `web.page` is `page` and not full."""
 

@@ -16,8 +16,9 @@ from threading import Thread
 import pytest
 
 from certificates import Certificates
-from gpuledger.app.node_api import SNAPSHOT, NodeAccessSettings, NodeApiClient
+from gpuledger.app.node_api import SNAPSHOT, NodeApiClient
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.terminal.settings import NodeAccessSettings
 from scripted_target import Answer, scripted
 from unit.terminal.support import snapshot
 

@@ -14,6 +14,7 @@ from gpuledger.app.reload import OWNER_GROUPS, SOURCE_GROUPS, compare_settings, 
 from gpuledger.config.node import HELP_PAGES, NODE_GROUPS, HelpPage
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import (
+    AmdDialectSettings,
     DcgmSettings,
     DialectSettings,
     EnergyDialectSettings,
@@ -21,6 +22,7 @@ from gpuledger.dialects.settings import (
 )
 from gpuledger.host.files import FileWatch, file_states
 from gpuledger.http.limits import HttpLimits
+from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.model.settings import (
     ReloadPolicy,
@@ -105,6 +107,8 @@ def test_the_reload_policy_of_a_group_names_only_its_own_keys(group: type) -> No
 CREATED_AGAIN = {
     *SOURCE_GROUPS,
     *OWNER_GROUPS,
+    AdviceSettings,
+    AmdDialectSettings,
     DialectSettings,
     DcgmSettings,
     EnergyDialectSettings,
@@ -127,6 +131,8 @@ APPLIED = {
     "energy.empty_watts",
     "energy.resident_watts",
     "metric_retention",
+    "access.users",
+    "access.admins",
 }
 
 
@@ -165,6 +171,9 @@ def test_only_these_keys_need_a_restart() -> None:
         "name_service",
         "host.pids",
         "control.socket",
+        "access.mode",
+        "kubernetes.events",
+        "kubernetes.events_after",
         "web.config.file",
         "systemd_socket",
         "profiling.dcgm_exporter_url",

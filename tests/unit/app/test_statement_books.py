@@ -1,4 +1,4 @@
-"""A statement of a fleet is compared with its Prometheus."""
+"""A statement of a fleet is compared with its Prometheus, or with the ledgers of its nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpuledger.app import statement_books
+from gpuledger.app import node_ledgers, statement_books
 from gpuledger.app.statements import statement_text
 from gpuledger.cli.main import main
 from gpuledger.ledger.report.statement.changes import compare_reports
 from gpuledger.ledger.report.statement.content import EXPORTS, LEDGER, PROMETHEUS
 from gpuledger.ledger.report.usage_report import UsageReport
+from gpuledger.model.errors import GpuledgerError
 from statement_helpers import PRICED, entries, statement_of
 from unit.ledger.report.fleet.support import one_day
 
@@ -21,6 +22,8 @@ BOUND = 100
 SCRAPED = one_day().report(prices=PRICED)
 REPORT = replace(SCRAPED, lines=[replace(SCRAPED.lines[0], bound=BOUND), *SCRAPED.lines[1:]])
 URL = ("--prometheus", "http://prometheus:9090")
+FLEET = ("--fleet", "http://lab:9410")
+BOOKED = entries().report(PRICED)
 
 
 @pytest.fixture
@@ -92,8 +95,14 @@ def test_without_a_url_only_the_file_is_verified(file: Path, capsys: pytest.Capt
     ("source", "words", "text"),
     [
         (PROMETHEUS, ("--books", "/nowhere"), "with --books, because it was made from a Prometheus"),
-        (LEDGER, URL, "with --prometheus, because it was made from ledgers: use its ledger or --books DIR"),
-        (EXPORTS, URL, "with --prometheus, because it was made from ledgers"),
+        (
+            LEDGER,
+            URL,
+            "with --prometheus, because it was made from one ledger: use its ledger or --books DIR",
+        ),
+        (LEDGER, FLEET, "with --fleet, because it was made from one ledger: use its ledger or --books DIR"),
+        (PROMETHEUS, FLEET, "with --fleet, because it was made from a Prometheus: use --prometheus URL"),
+        (EXPORTS, URL, "with --prometheus, because it was made from ledgers: use --books DIR or --fleet URL"),
     ],
 )
 def test_what_is_named_for_another_source_is_never_ignored(
@@ -104,3 +113,61 @@ def test_what_is_named_for_another_source_is_never_ignored(
     file.write_text(statement_text(statement_of(report, source=source)))
     assert main(["report", "--verify", str(file), *words]) == 2
     assert text in capsys.readouterr().err
+
+
+def nodes(monkeypatch: pytest.MonkeyPatch, report: UsageReport) -> list[Any]:
+    """A fleet of which the nodes have this report; returns the calls."""
+    calls: list[Any] = []
+
+    def report_from_nodes(_: Any, *values: Any) -> UsageReport:
+        calls.append(values)
+        return report
+
+    monkeypatch.setattr(node_ledgers, "report_from_nodes", report_from_nodes)
+    return calls
+
+
+@pytest.fixture
+def of_nodes(tmp_path: Path) -> Path:
+    found = tmp_path / "nodes.json"
+    found.write_text(statement_text(statement_of(BOOKED, source=EXPORTS)))
+    return found
+
+
+def test_a_statement_of_several_ledgers_is_compared_with_the_nodes_of_a_fleet(
+    of_nodes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = nodes(monkeypatch, BOOKED)
+    assert main(["report", "--verify", str(of_nodes), *FLEET]) == 0
+    assert "equal: the same amounts follow from the nodes of http://lab:9410" in capsys.readouterr().out
+    ((terms, requested, _),) = calls
+    assert (terms.by, terms.prices) == (BOOKED.grouping.name, PRICED)
+    assert (requested.since, requested.until) == (BOOKED.period.since, BOOKED.period.until)
+
+
+def test_a_millijoule_that_the_nodes_do_not_have_is_named(
+    of_nodes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = BOOKED.lines
+    methods = {method: amount + 1 for method, amount in first.methods.items()}
+    nodes(monkeypatch, replace(BOOKED, lines=[replace(first, methods=methods), *others]))
+    assert main(["report", "--verify", str(of_nodes), *FLEET]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
+
+
+def test_a_fleet_that_is_gone_is_an_error_and_no_difference(
+    of_nodes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any) -> UsageReport:
+        raise GpuledgerError("http://lab:9410 cannot be reached")
+
+    monkeypatch.setattr(node_ledgers, "report_from_nodes", fail)
+    assert main(["report", "--verify", str(of_nodes), *FLEET]) == 2
+    assert "the statement cannot be compared: http://lab:9410 cannot be reached" in capsys.readouterr().err
+
+
+def test_without_a_source_only_the_file_is_verified(
+    of_nodes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--verify", str(of_nodes)]) == 0
+    assert "add --books DIR or --fleet URL" in capsys.readouterr().out

@@ -39,6 +39,12 @@ NOT_LOADED = (
     *("gpuledger.app.statement", "gpuledger.app.fleet", "gpuledger.app.export", "gpuledger.app.diagnosis"),
     *("gpuledger.ledger.books", "gpuledger.ledger.store.history"),
     *(
+        "gpuledger.app.free_requests",
+        "gpuledger.app.idle_source",
+        "gpuledger.app.ledger_commands",
+        "gpuledger.ledger.report.idle",
+    ),
+    *(
         f"gpuledger.ledger.report.{name}"
         for name in ("grouping", "moments", "ranges", "prices", "price_rules")
     ),
@@ -50,6 +56,8 @@ NOT_LOADED = (
     *(
         "gpuledger.sources.simulator",
         "gpuledger.sources.replay",
+        "gpuledger.sources.composite",
+        "gpuledger.sources.drm",
         "gpuledger.sources.smi.source",
         "gpuledger.sources.smi.command",
     ),

@@ -24,6 +24,7 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     gke = {"cloud.google.com/gke-accelerator": "nvidia-l4", "kubernetes.io/hostname": "host-c"}
     clusters = {
         "gpus": [node("a", pool="one"), {"metadata": {"name": "b"}}, node("c", **gke)],
+        "followed": [node("e", **gke, **{"nvidia.com/gpu.deploy.dcgm-exporter": "true"}), node("c", **gke)],
         "none": [node("a", pool="one"), node("d", **{"nvidia.com/gpu.present": "false"})],
         "many": [node(f"n{number}", accelerator="nvidia") for number in range(21)],
     }
@@ -51,6 +52,12 @@ def charts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             'none of the 3 nodes has all labels of nodeSelector ({"pool":"two"}).',
         ),
         ("none", {}, "none of the 2 nodes has a label of GPU nodes"),
+        (
+            "gpus",
+            {"followGpuOperator": {"enabled": True}},
+            "a node also needs the label nvidia.com/gpu.deploy.dcgm-exporter=true",
+        ),
+        ("followed", {"followGpuOperator": {"enabled": True}}, ""),
         ("none", {"source": "simulator"}, ""),
         ("none", {"affinity": {"nodeAffinity": {}}}, ""),
         ("none", {"mode": "collect"}, "none of the 2 nodes has a label of GPU nodes"),
@@ -76,6 +83,13 @@ def test_a_cronjob_covers_the_listed_gpu_nodes(charts: dict[str, Path]) -> None:
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert term["matchExpressions"][0]["values"] == ["host-c"]
     assert of_kind("DaemonSet", values, folder=charts["gpus"]) == []
+
+
+def test_a_cronjob_covers_only_the_nodes_of_the_gpu_operator(charts: dict[str, Path]) -> None:
+    """Pods on the others would wait until the deadline."""
+    values = {"mode": "cronjob", "followGpuOperator": {"enabled": True}}
+    (cronjob,) = of_kind("CronJob", values, folder=charts["followed"])
+    assert cronjob["spec"]["jobTemplate"]["spec"]["completions"] == 1
 
 
 def test_on_too_many_nodes_a_daemonset_runs_without_a_cronjob(charts: dict[str, Path]) -> None:

@@ -17,7 +17,7 @@ from chart import CHART, MATRIX, Manifest, notes, of_kind, render
 from gpuledger import __version__
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.crd_definitions import gpu_monitor_crd, whatap_agent_crd
-from gpuledger.operator.kinds import kind_of
+from gpuledger.operator.kinds import kind_of, managed_kinds
 from gpuledger.operator.monitor_parser import parse_monitor
 from gpuledger.operator.render.objects import render_objects as objects_of
 from gpuledger.operator.render_context import MonitorReference, RenderContext, read_operator_file
@@ -158,6 +158,7 @@ def rendered_of_each_kind(values: Any, folder: Path) -> Iterator[Any]:
     policies = {"networkPolicy": {"enabled": True}}
     for kind, name, spec in (
         ("GpuMonitor", "gpus", policies),
+        ("GpuMonitor", "jobs", {"exporter": {"mode": "cronjob"}}),
         ("WhatapAgent", "whatap", {"features": features}),
     ):
         monitor = parse_monitor({"kind": kind, "metadata": {"name": name}, "spec": spec}).monitor
@@ -186,6 +187,20 @@ def test_it_creates_only_kinds_and_namespaces_that_it_may(tmp_path: Path) -> Non
     for made in rendered_of_each_kind(WHATAP, tmp_path):
         for one in (*made.objects, *made.seeds):
             assert (one["metadata"].get("namespace"), kind_of(one).plural) in allowed, one["kind"]
+
+
+@pytest.mark.parametrize("version", ["batch/v1", "batch/v1beta1"])
+def test_it_may_create_cron_jobs_of_every_server(version: str) -> None:
+    (kind,) = (one for one in managed_kinds(version) if one.kind == "CronJob")
+    assert kind.api_version == version
+    written = [
+        rule["verbs"]
+        for namespace, rule in rules(OPERATOR)
+        if namespace and "batch" in rule["apiGroups"] and kind.plural in rule["resources"]
+    ]
+    assert written == [["get", "list", "watch", "create", "patch", "delete"]]
+    # To count the nodes for Jobs.
+    assert [rule["verbs"] for _, rule in rules(OPERATOR) if "nodes" in rule["resources"]] == [["list"]]
 
 
 def test_it_may_not_read_secrets_or_escalate_permissions() -> None:

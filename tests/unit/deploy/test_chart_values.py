@@ -150,6 +150,14 @@ def test_invalid_values_are_rejected_by_the_schema_and_named(values: dict[str, A
         ),
         ({"mode": "collect", "serviceMonitor": {"enabled": True}}, "mode collect serves no metrics"),
         (
+            {"mode": "collect", "textfile": {"every": "999ms"}},
+            "textfile.every: 999ms is shorter than the interval of readings (1s)",
+        ),
+        (
+            {"mode": "collect", "textfile": {"every": "0.5m"}, "config": {"interval": 31}},
+            "textfile.every: 0.5m is shorter than the interval of readings (31)",
+        ),
+        (
             {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
             "would scrape every pod twice",
         ),
@@ -203,6 +211,19 @@ def test_invalid_values_are_rejected_by_the_schema_and_named(values: dict[str, A
 )
 def test_values_that_conflict_are_rejected_with_the_remedy(values: dict[str, Any], message: str) -> None:
     assert message in problems(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mode": "collect", "textfile": {"every": "0.5s"}, "config": {"interval": "500ms"}},
+        {"mode": "collect", "textfile": {"every": "1m"}, "config": {"interval": "60s"}},
+        # Not used.
+        {"mode": "daemonset", "textfile": {"every": "10ms"}},
+    ],
+)
+def test_a_file_may_be_written_as_often_as_the_program_reads(values: dict[str, Any]) -> None:
+    assert files(values)
 
 
 def test_a_release_name_that_is_invalid_for_a_service_is_rejected_with_the_remedy() -> None:
@@ -375,7 +396,7 @@ def test_the_web_page_shows_no_names_by_default(page: object, setting: str) -> N
     assert settings({"web": {"page": page}})["web"] == {"page": setting}
 
 
-def agent_with_interval(interval: str) -> dict[str, Any]:
+def agent_with_interval(interval: object) -> dict[str, Any]:
     receiver = {"url": "http://receiver/api/v1/write"}
     config = {"remote_write": [receiver], "features": {"openAgent": {"globalInterval": interval}}}
     return {"agent": {"enabled": True, "config": config}}
@@ -394,9 +415,12 @@ def agent_with_interval(interval: str) -> dict[str, Any]:
         ({"podMonitor": {"enabled": True, "interval": ""}}, None),
         (agent_with_interval("15s"), None),
         (agent_with_interval("1m"), "70s"),
+        # Without a unit, seconds, as for the agent.
+        (agent_with_interval("60"), "70s"),
+        (agent_with_interval(60), "70s"),
         ({"mode": "collect"}, "90s"),
         ({"mode": "collect", "textfile": {"every": "15s"}}, "45s"),
-        ({"mode": "collect", "textfile": {"every": "1.5m"}}, None),
+        ({"mode": "collect", "textfile": {"every": "1.5m"}}, "120s"),
         ({"mode": "collect", "textfile": {"every": "5m"}}, "330s"),
     ],
 )

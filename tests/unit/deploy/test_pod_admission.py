@@ -20,6 +20,7 @@ RESOURCES: dict[str, Manifest] = {
     "GpuMonitor": gpu_monitor({"networkPolicy": {"enabled": True}}),
     "GpuMonitor with Prometheus": gpu_monitor({"agent": {"engine": "prometheus", "persistence": {}}}),
     "GpuMonitor that collects": gpu_monitor({"exporter": {"mode": "collect"}}),
+    "GpuMonitor with Jobs": gpu_monitor({"exporter": {"mode": "cronjob", "cronJob": {"nodeCount": 2}}}),
     "WhatapAgent": whatap(),
 }
 
@@ -149,6 +150,7 @@ USUAL = {"hostPID", "hostPath volumes"} | ROOT_USER | PTRACE
     [
         ({}, USUAL),
         ({"mode": "collect"}, USUAL),
+        ({"mode": "cronjob", "cronJob": {"nodeCount": 1}}, USUAL),
         ({"hostPID": False}, USUAL - {"hostPID"}),
         ({"capabilities": []}, USUAL - PTRACE),
         ({"sysAdmin": True}, USUAL | {"exporter: capability SYS_ADMIN"}),
@@ -159,7 +161,7 @@ USUAL = {"hostPID", "hostPath volumes"} | ROOT_USER | PTRACE
 def test_exporters_need_exactly_the_documented_exceptions(exporter: Values, exceptions: set[str]) -> None:
     """docs/security.md lists them."""
     objects = rendered_objects(gpu_monitor({"exporter": exporter})).values()
-    (spec,) = pod_specs([one for one in objects if one["kind"] == "DaemonSet"])
+    (spec,) = pod_specs([one for one in objects if one["kind"] in ("DaemonSet", "CronJob")])
     assert {*restricted_problems(spec)} == exceptions
 
 

@@ -40,10 +40,14 @@ OTHER_COMMAND = re.compile(r"\b(?:docker|helm|kubectl|nvidia-smi|pip|python|wsl)
 CONTAINERS = "--cap-add --cgroup-parent --cgroupns --cgroups --device --network --pid --privileged --volume"
 PROMETHEUS = "--agent --config.file --enable-feature --storage.agent.path --web.enable-remote-write-receiver"
 OTHERS = (
+    # Inference servers.
+    "--enable-metrics --metrics "
     "--gpu-idle-power --help-query-gpu --no-hooks --only-binary --proxy-user --query-compute-apps"
-    " --require-hashes"
+    " --replicas --require-hashes"
+    # Of sacct, and of the API server.
+    " --delimiter --event-ttl"
 )
-CSS = "--line --note --note-text --soft"
+CSS = "--bar --box --edge --hole --ink --line --note --note-text --paper --soft --strong"
 PLACEHOLDERS = "--a.b-c --flag --name --web.limits"
 NO_FAMILY = {
     # Volumes of the compose stack.

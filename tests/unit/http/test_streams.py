@@ -255,6 +255,9 @@ class ClosedGate:
     def decide(self, request):
         return self.rejection
 
+    def identify(self, request, certificate_name):
+        return request
+
     def add_headers(self, response):
         return response
 

@@ -131,6 +131,7 @@ STATES = [
     ({"state": "dreaming"}, "? dreaming"),
     ({"state": None}, "-"),
     ({"state": None, "holds_processes": False}, "MIG"),
+    ({"state": None, "holds_processes": False, "vendor": "amd"}, "partition"),
     ({"state": "active", "up": False}, "\N{MULTIPLICATION SIGN} DOWN"),
 ]
 
@@ -186,6 +187,8 @@ OWNERS = [
     ({"state": "held", "owners": [holder(user="ann", held=7620.0)]}, "ann for 2h07m"),
     ({"state": "held", "owners": [ANN | {"held_seconds": None}]}, "ann"),
     ({"state": "idle"}, "none"),
+    ({"state": "idle", "reserved_by": "ann"}, "reserved by ann"),
+    ({"state": "active", "owners": [BOB], "reserved_by": "ann"}, "bob"),
     ({"state": "unknown"}, "-"),
     ({"state": None, "holds_processes": False}, "see its instances"),
     ({"up": False, "owners": [ANN]}, "does not answer"),

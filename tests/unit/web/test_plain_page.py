@@ -11,7 +11,7 @@ import pytest
 from builders import FakeClock
 from gpuledger import __version__
 from gpuledger.http.routes import Request
-from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.devices import AMD, Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import (
     MEMORY_TOTAL,
@@ -151,6 +151,13 @@ def test_instances_are_listed_below_their_gpu():
         ["0", "NVIDIA H100 80GB HBM3", "below"],
         ["0 / 2_0", "MIG 3g.40gb", "1"],
     ]
+
+
+def test_partitions_of_an_amd_gpu_are_not_called_mig():
+    card = Gpu("GPU-1901ead3a2ecd4a6", 0, "AMD Instinct MI300X", vendor=AMD)
+    part = Instance(f"{card.uuid}/3", card, 3, 0, 3, "cpx_nps4")
+    document = show(Reading(card, mig_enabled=True), Reading(part))
+    assert document.rows[2][:2] == ["0 / 3_0", "partition cpx_nps4"]
 
 
 def test_a_compute_instance_names_the_one_with_the_memory_of_both():

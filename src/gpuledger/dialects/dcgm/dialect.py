@@ -15,6 +15,7 @@ from gpuledger.dialects.dcgm.field_definition import Field, Schema, Values
 from gpuledger.dialects.dcgm.field_tables import HEALTH, XID, XID_TOTAL
 from gpuledger.dialects.dcgm.holder_labels import holder_label_names, holder_labels
 from gpuledger.dialects.dcgm.label_layout import DeviceLabels, LabelLayout, LabelShape, trailing_values
+from gpuledger.dialects.labels import nvidia_only
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
@@ -113,6 +114,7 @@ class DcgmDialect:
 
     def families(self, state: NodeState) -> Iterable[Family]:
         """Returns the families of one NodeState; none without a Snapshot, or before all labels are known."""
+        state = nvidia_only(state)
         if state.snapshot is None or not self._knows_labels(state, state.snapshot):
             return ()
         shape, devices = self._layout.lay_out(

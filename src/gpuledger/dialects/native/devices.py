@@ -34,6 +34,7 @@ INFO = declare_family(
         "mig_uuid",
         "profile",
         "unified_memory",
+        "vendor",
     ),
     "nvmlDeviceGetUUID, Name, PciInfo_v3, MinorNumber, Serial, VbiosVersion, Architecture",
 )
@@ -157,6 +158,7 @@ def _infos(snapshot: Snapshot) -> Family:
             part.uuid if part else "",
             part.profile if part else "",
             "true" if gpu.unified_memory else "false",
+            gpu.vendor,
         )
     return family
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from gpuledger.dialects.labels import nvidia_only
 from gpuledger.dialects.settings import SmiDialectSettings
 from gpuledger.dialects.smi import emulated_row as printed
 from gpuledger.dialects.smi import hardware, processes
@@ -79,7 +80,7 @@ def _exit_code(state: NodeState) -> int:
 
 
 def _return_code(state: NodeState) -> int | None:
-    if state.source.name != "nvml":
+    if "nvml" not in state.source.name.split("+"):
         return None
     return 0 if state.snapshot is not None else state.source.return_code or -1
 
@@ -114,7 +115,7 @@ class SmiDialect:
 
     def families(self, state: NodeState) -> Iterable[Family]:
         """Returns the families of one NodeState; without a Snapshot only health and Xid counters."""
-        return list(self._families(state))
+        return list(self._families(nvidia_only(state)))
 
     def _families(self, state: NodeState) -> Iterator[Family]:
         # Before columns are read, a page would have the labels of computed fields.

@@ -54,6 +54,15 @@ class WebGate:
             return None if answer else self.rejection
         return answer
 
+    def identify(self, request: Request, certificate_name: str) -> Request:
+        """See `RequestGate.identify`. Without users in the file, a password proves nothing."""
+        identity = certificate_name
+        if self._current.config.users:
+            given = parse_basic_auth(request.headers.get("authorization", ""))
+            # Health queries are accepted without a password.
+            identity = "" if given is None or request.path in PROBES else given[0]
+        return replace(request, identity=identity) if identity else request
+
     @property
     def generation(self) -> int:
         """See `RequestGate.generation`."""

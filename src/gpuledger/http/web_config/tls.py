@@ -79,7 +79,9 @@ class TlsClientConnection(ClientConnection):
         self.established = True
         self._transport = tls = cast("sslproto._SSLProtocolTransport", transport)
         tls.set_read_buffer_limits(high=_MOST_UNREAD)
-        if not self.contexts.allows_certificate(transport.get_extra_info("peercert")):
+        certificate = transport.get_extra_info("peercert")
+        self._certificate_name = self.contexts.client_name(certificate)
+        if not self.contexts.allows_certificate(certificate):
             peer = transport.get_extra_info("peername")
             self.handshakes.failed(peer, "the client certificate has none of client_allowed_sans")
             self.abort()

@@ -30,6 +30,19 @@ class TlsContexts:
         _load_certificate(self.context, config, certificate, key)
         _set_client_auth(self.context, config)
         self._allowed = frozenset(map(_canonical, config.client_allowed_sans))
+        # Public authorities certify names of others, not of users of this machine.
+        self._identifies = config.client_ca is not None
+
+    def client_name(self, certificate: dict[str, Any] | None) -> str:
+        """The common name of the subject of a verified client certificate, as `getpeercert` returns it.
+
+        Empty without one, with several, and for certificates that any public authority may have signed.
+        """
+        if not self._identifies or not certificate:
+            return ""
+        subject = certificate.get("subject", ())
+        names = [value for parts in subject for key, value in parts if key == "commonName"]
+        return str(names[0]) if len(names) == 1 else ""
 
     def allows_certificate(self, certificate: dict[str, Any] | None) -> bool:
         """Whether a client's certificate (`SSLObject.getpeercert`) has a name of client_allowed_sans."""

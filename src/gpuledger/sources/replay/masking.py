@@ -14,6 +14,7 @@ from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import (
     CollectorRun,
     Failure,
+    MeterRules,
     Reading,
     Snapshot,
     SourceInfo,
@@ -29,7 +30,13 @@ _OUTAGE_TEXT: Final = "the recorded source could not be read at this time (its m
 Rule = Callable[[Masks, Any], Any]
 
 _SHORT_WORD: Final = re.compile(r"[A-Za-z0-9_.-]{0,48}")
-_RESOURCE: Final = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-\d+g\.\d+gb(?:\.[a-z]+)*))?")
+_RESOURCE: Final = re.compile(
+    r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-\d+g\.\d+gb(?:\.[a-z]+)*)"
+    r"|amd\.com/(?:gpu|[a-z]{3}_nps\d)|gpu\.intel\.com/(?:i915|xe))?"
+)
+_AMD_UUID: Final = re.compile(r"(GPU-)([0-9a-f]{16})((?:/\d{1,2})?)")
+# PCI address and ids, and digits of the machine.
+_LOCAL_IDENTITY: Final = re.compile(r"(PCI-[0-9a-f:.]+-[0-9a-f]{4}:[0-9a-f]{4}(?:-(?=.))?)([0-9a-f]{12})?")
 _DEVICE_UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{36}")
 # Words of error details such as `nvmlDeviceGetPowerUsage: GPU_IS_LOST (and 2 more)`.
 _DETAIL_WORD: Final = re.compile(r"nvml\w+|[A-Z][A-Z0-9_]+|\d+|and|more|every|call|field|index")
@@ -86,6 +93,15 @@ def _mask_serial(masks: Masks, value: str | None) -> str | None:
     return None if value is None else masks.digits("serial", value)
 
 
+def _mask_device_uuid(masks: Masks, value: str) -> str:
+    """Keep the form of the identity; a PCI address identifies nobody, the digits after it do."""
+    if local := _LOCAL_IDENTITY.fullmatch(value):
+        return local[1] + (masks.hexadecimal("machine", local[2]) if local[2] else "")
+    if amd := _AMD_UUID.fullmatch(value):
+        return amd[1] + masks.hexadecimal("gpu", amd[2]) + amd[3]
+    return masks.uuid(value)
+
+
 def _mask_uid(masks: Masks, value: int | None) -> int | None:
     return None if value is None else masks.uid(value)
 
@@ -93,11 +109,14 @@ def _mask_uid(masks: Masks, value: int | None) -> int | None:
 # A rule for each field with text, and for each number that identifies something.
 RULES: Final[dict[type, dict[str, Rule]]] = {
     Gpu: {
-        "uuid": Masks.uuid,
+        "uuid": _mask_device_uuid,
         "serial": _mask_serial,
-        **dict.fromkeys(("name", "pci_bus_id", "vbios", "architecture", "compute_capability"), _keep),
+        **dict.fromkeys(
+            ("name", "pci_bus_id", "vbios", "architecture", "compute_capability", "vendor", "nodes"), _keep
+        ),
     },
-    Instance: {"uuid": Masks.uuid, "profile": _keep},
+    Instance: {"uuid": _mask_device_uuid, "profile": _keep, "nodes": _keep},
+    MeterRules: {"epoch": _keep, "basis": _keep_word},
     ProcessStart: {"boot_id": Masks.uuid},
     Snapshot: {"boot_id": Masks.uuid, "driver_load": _keep},
     HostFacts: {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.devices import AMD, NVIDIA, Device, Gpu, Instance
 from gpuledger.sources.simulator.scenario import FOREVER, GpuSpec, InstanceSpec, PlacementSpec
 
 _WORD = 2**64 - 1
@@ -45,7 +45,7 @@ def make_uuid(*parts: int) -> str:
     return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}"
 
 
-_UUID, _SERIAL, _INSTANCE = 1, 2, 3
+_UUID, _SERIAL, _INSTANCE, _MACHINE = 1, 2, 3, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,8 @@ class Hardware:
 
 def build_hardware(spec: GpuSpec, index: int, seed: int) -> Hardware:
     """Build the Gpu at `index`, with a UUID and serial number derived from the seed."""
+    if spec.vendor != NVIDIA:
+        return _build_hardware_of(_build_other_gpu(spec, index, seed), spec, seed)
     gpu = Gpu(
         uuid=spec.uuid or "GPU-" + make_uuid(seed, _UUID, index),
         index=index,
@@ -111,6 +113,30 @@ def build_hardware(spec: GpuSpec, index: int, seed: int) -> Hardware:
         sm_count=spec.sm_count,
         unified_memory=spec.unified_memory,
     )
+    return _build_hardware_of(gpu, spec, seed)
+
+
+def _build_other_gpu(spec: GpuSpec, index: int, seed: int) -> Gpu:
+    """A GPU that is not NVIDIA's, as the source `drm` names it: AMD's by their unique id."""
+    address = f"0000:{0x10 + 8 * index:02x}:00.0"
+    local = f"PCI-{address}-8086:e20b-{hex_digits(12, seed, _MACHINE)}"
+    uuid = f"GPU-{hex_digits(16, seed, _UUID, index)}" if spec.vendor == AMD else local
+    return Gpu(
+        uuid=spec.uuid or uuid,
+        index=index,
+        name=spec.model,
+        pci_bus_id=address,
+        minor=index,
+        serial=hex_digits(16, seed, _SERIAL, index) if spec.vendor == AMD else None,
+        architecture=spec.architecture,
+        sm_count=spec.sm_count,
+        unified_memory=spec.unified_memory,
+        vendor=spec.vendor,
+        nodes=(f"card{index}", f"renderD{128 + index}"),
+    )
+
+
+def _build_hardware_of(gpu: Gpu, spec: GpuSpec, seed: int) -> Hardware:
     partitions = []
     for number, partition in enumerate(spec.partitions):
         last = number + 1 == len(spec.partitions)
@@ -125,7 +151,7 @@ def build_hardware(spec: GpuSpec, index: int, seed: int) -> Hardware:
 def _instance(gpu: Gpu, spec: InstanceSpec, order: int, seed: int) -> Instance:
     identity = (seed, _INSTANCE, hash_text(gpu.uuid), spec.gi, spec.ci, hash_text(spec.profile))
     return Instance(
-        uuid="MIG-" + make_uuid(*identity),
+        uuid="MIG-" + make_uuid(*identity) if gpu.vendor == NVIDIA else f"{gpu.uuid}/{spec.gi}",
         parent=gpu,
         gi=spec.gi,
         ci=spec.ci,

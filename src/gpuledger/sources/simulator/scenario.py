@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
+from gpuledger.model.devices import AMD, INTEL, NVIDIA
 from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.process import ProcessType
 from gpuledger.model.quantities import QUANTITIES
@@ -111,11 +112,14 @@ class GpuSpec:
     load of all multiprocessors, capped at `power_limit`. The energy counter starts at `counter_start` mJ; it
     is updated at each multiple of `counter_refresh`, or continuously if that is 0. `pcie_rate` and
     `nvlink_rate` are the bytes per second at full load, both directions together. `lacks` are the keys of
-    quantities that this model does not support. A pod's allocation is one of `replicas` of the GPU, or of
-    each instance; 0: the whole device, or an unknown part if several pods have it.
+    quantities that this model does not support. `basis` is the evidence of utilization samples of a GPU that
+    is not NVIDIA's (see `MeterRules`); by default engine time. A pod's allocation is one of `replicas` of the
+    GPU, or of each instance; 0: the whole device, or an unknown part if several pods have it.
     """
 
     model: str = key(parse_name, "NVIDIA H100 80GB HBM3")
+    vendor: str = key(choice(NVIDIA, AMD, INTEL), NVIDIA)
+    basis: str = key(choice("engine_time", "occupancy", "equal"), "")
     architecture: str = key(parse_name, "Hopper")
     compute_capability: str = key(parse_name, "9.0")
     uuid: str = key(parse_name, "")

@@ -35,7 +35,7 @@ from gpuledger.sources.simulator.scenario import (
 )
 from gpuledger.sources.simulator.scenario_table import ScenarioTable, keys_of
 
-BUILTINS = ("k8s-node", "workstation", "faulty-node", "demo")
+BUILTINS = ("k8s-node", "workstation", "faulty-node", "mixed-lab", "demo")
 
 _OWNERS: dict[str, type[PodSpec | SlurmSpec | ContainerSpec] | None] = {
     "pod": PodSpec,

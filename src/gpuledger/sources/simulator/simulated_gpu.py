@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuledger.model import quantities as q
-from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.devices import AMD, NVIDIA, Device, Gpu, Instance
 from gpuledger.model.process import NO_USAGE, GpuProcess, UtilizationSample
 from gpuledger.model.quantities import QUANTITIES, Level, Quantity
-from gpuledger.model.snapshot import Failure, Reading
+from gpuledger.model.snapshot import NVIDIA_RULES, Failure, MeterRules, Reading
 from gpuledger.sources.simulator.faults import FaultSchedule
 from gpuledger.sources.simulator.gauges import (
     GAUGES,
@@ -45,6 +45,45 @@ _SINCE_AMPERE = frozenset(
 _MIG = frozenset({q.MIG_MODE, q.MIG_MAX_SLICES})
 # nvmlDeviceGpuRecoveryAction_t.
 _RESET = 1
+# What the kernel reports of GPUs that are not NVIDIA's (the source `drm`).
+_OF_KERNEL = frozenset(
+    {
+        q.UTILIZATION,
+        q.MEMORY_USED,
+        q.POWER,
+        q.POWER_LIMIT,
+        q.ENERGY,
+        q.TEMPERATURE,
+        q.MEMORY_TEMPERATURE,
+        q.FAN_SPEED,
+        q.GRAPHICS_CLOCK,
+        q.SM_CLOCK,
+        q.MAX_GRAPHICS_CLOCK,
+        q.MAX_SM_CLOCK,
+        q.CLOCK_EVENT_REASONS,
+        q.ENGINE_ACTIVITY,
+    }
+)
+_OF_AMD = _OF_KERNEL | {
+    q.MEMORY_UTILIZATION,
+    q.MEMORY_TOTAL,
+    q.MEMORY_FREE,
+    q.POWER_INSTANT,
+    q.POWER_LIMIT_MAX,
+    q.POWER_LIMIT_MIN,
+    q.POWER_LIMIT_DEFAULT,
+    q.TEMPERATURE_SLOWDOWN,
+    q.TEMPERATURE_SHUTDOWN,
+    q.MEMORY_CLOCK,
+    q.MAX_MEMORY_CLOCK,
+    q.PCIE_GENERATION,
+    q.PCIE_GENERATION_MAX,
+    q.PCIE_WIDTH,
+    q.PCIE_WIDTH_MAX,
+    q.PCIE_REPLAYS,
+    q.ECC_CORRECTED_VOLATILE,
+    q.ECC_UNCORRECTED_VOLATILE,
+}
 _ALL_QUANTITIES = frozenset(QUANTITIES.values())
 
 
@@ -83,6 +122,11 @@ def _supported(
 
 def _lacks(spec: GpuSpec) -> frozenset[str]:
     """Return the keys of quantities that the scenario or the architecture excludes."""
+    if spec.vendor != NVIDIA:
+        others = _ALL_QUANTITIES - (_OF_AMD if spec.vendor == AMD else _OF_KERNEL)
+        # Activity of partitions only: the kernel has utilization of a whole GPU.
+        uncut = all(partition.instances is None for partition in spec.partitions)
+        return spec.lacks | {item.key for item in (others | {q.ENGINE_ACTIVITY} if uncut else others)}
     missing = _SINCE_AMPERE if spec.architecture in _BEFORE_AMPERE else _RETIRED_PAGES
     if spec.architecture not in _WITH_GPM:
         missing |= GPM_METRICS | GPM_RATES
@@ -124,6 +168,13 @@ class SimulatedGpu:
         self._at = 0
         self._uncorrected = 0
         self._xids_until = -1
+        spec = hardware.spec
+        # Of other makers only the boot is known to restart the counter.
+        self._rules = (
+            NVIDIA_RULES
+            if spec.vendor == NVIDIA
+            else MeterRules("", starts_at_zero=False, basis=spec.basis or "engine_time", listed=True)
+        )
         self._plans: dict[tuple[frozenset[Quantity], bool], QuantityPlan] = {}
         # Engine usage since the last read, and the same if the driver returned it per process, else None.
         self._engines: SampledUsage | None = None
@@ -234,6 +285,7 @@ class SimulatedGpu:
                 samples=self.samples,
                 supported=plan.gpu,
                 mig_enabled=partition.mig_enabled,
+                rules=self._rules,
             )
         ]
         for instance, part in partition.instances:
@@ -249,6 +301,7 @@ class SimulatedGpu:
                     processes=lists.get(instance),
                     samples=None,
                     supported=plan.instance,
+                    rules=self._rules,
                 )
             )
         return readings, invalid
@@ -338,6 +391,7 @@ class SimulatedGpu:
                 samples=None,
                 supported=plan.gpu if device == self.gpu else plan.instance,
                 mig_enabled=partition.mig_enabled and device == self.gpu,
+                rules=self._rules,
             )
             for device in devices
         ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.http.limits import HttpLimits
+from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.teams import Team
+from gpuledger.model.access import Reader
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.events import EventHub
@@ -19,11 +21,15 @@ if TYPE_CHECKING:
     from gpuledger.model.checks import Finding
 
 
+# Returns the output of a command, with parameters by name, for a reader. Raises GpuledgerError.
+RunCommand = Callable[[str, Mapping[str, str], Reader], Mapping[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class ApiOptions:
     """Options of the API: the name of the machine, prices, the checks to run (None: none), the limits of
-    streams, and the teams and the time zone (empty: the machine's) of reports. `diagnose` is called in a
-    separate thread.
+    streams, the teams and the time zone (empty: the machine's) of reports, and the thresholds of advice.
+    `diagnose` is called in a separate thread, and so is `run_command` (None: no commands).
     """
 
     node: str = ""
@@ -32,6 +38,8 @@ class ApiOptions:
     limits: HttpLimits = field(default_factory=HttpLimits)
     teams: tuple[Team, ...] = ()
     timezone: str = ""
+    advice: AdviceSettings = field(default_factory=AdviceSettings)
+    run_command: RunCommand | None = None
 
 
 class Api:
@@ -47,7 +55,9 @@ class Api:
         self.recent = RecentHistory(step)
         self.events = EventHub(clock)
         # One thread each: a report over a year must not delay a list of sessions.
-        self.workers = {name: QueryWorker(f"api {name}") for name in ("energy", "sessions", "health")}
+        self.workers = {
+            name: QueryWorker(f"api {name}") for name in ("energy", "sessions", "health", "books")
+        }
         # Distinguishes this run's states from those of an earlier run with the same numbers.
         self.run = f"{int(clock.unix() * 1000):x}"
         # The newest NodeState and its number.

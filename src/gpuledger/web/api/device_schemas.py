@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from gpuledger.model.availability import STATES
+from gpuledger.model.devices import VENDORS
 from gpuledger.web.api.schema_parts import (
     COUNT,
     FLAG,
@@ -68,12 +70,30 @@ XID: Final[dict[str, Schema]] = {
     ),
     "command": TEXT,
 }
+_AVAILABILITY: Final[dict[str, Schema]] = {
+    "device_uuid": described(TEXT, "What CUDA_VISIBLE_DEVICES takes: of an instance its own UUID."),
+    "availability": or_null(
+        described(
+            {"enum": list(STATES)},
+            "`free` if nobody has had it for a minute; null if that is not judged, and for a GPU with "
+            "instances.",
+        )
+    ),
+    "availability_reason": described(TEXT, "Why it is not free, without any owner's name; else empty."),
+    "free_seconds": or_null(described(POSITIVE, "For how long nobody has had it, as far as it was watched.")),
+    "memory_free_bytes": or_null(COUNT),
+    "reserved_by": described(TEXT, "The user with a reservation (`gpuledger free`); else empty."),
+    "reserved_until": or_null(
+        described(NUMBER, "Unix seconds; null without a reservation, and for one that a command holds.")
+    ),
+}
 _COUNT_OR_NULL: Final = or_null(COUNT)
 _LINKS: Final = or_null(list_of(COUNT))
 DEVICE: Final = object_schema(
     "A GPU or a MIG instance.",
     **PLACE,
     name=TEXT,
+    vendor={"enum": list(VENDORS)},
     profile=TEXT,
     pci_bus_id=TEXT,
     up=FLAG,
@@ -86,6 +106,7 @@ DEVICE: Final = object_schema(
     memory_shared_with=described(
         TEXT, "The compute instance that has the memory of this one's GPU instance; empty for all others."
     ),
+    **_AVAILABILITY,
     power_watts=or_null(POSITIVE),
     power_limit_watts=or_null(POSITIVE),
     temperature_celsius=or_null(NUMBER),

@@ -11,8 +11,14 @@ from gpuledger.web.api.parameters import (
     CURSOR,
     EVENTS,
     EVERY_PERIOD,
+    EXPLAIN_FLAGS,
+    IDLE_FLAGS,
     IN,
     LIMIT,
+    MINE,
+    OF,
+    RECEIPT_RANGE,
+    REPORT_FLAGS,
     STATE,
     Parameter,
     moment_parameter,
@@ -20,12 +26,15 @@ from gpuledger.web.api.parameters import (
 )
 
 BASE: Final = "/api/v1/"
+ARCHIVE_TYPE: Final = "application/gzip"
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """An endpoint. `schema` is the name of its response schema in `schemas.SCHEMAS`, empty when the response
-    is not JSON. A `computed` response may take a while or fail with 503; a `tagged` one has an ETag.
+    is not JSON but of the type `content`. A `computed` response may take a while or fail with 503; a
+    `tagged` one has an ETag. An `own` one has only the rows that its reader may read; others are for readers
+    of everything.
     """
 
     name: str
@@ -35,6 +44,8 @@ class Endpoint:
     parameters: tuple[Parameter, ...] = ()
     computed: bool = False
     tagged: bool = False
+    content: str = "application/json"
+    own: bool = False
 
     @property
     def path(self) -> str:
@@ -49,6 +60,7 @@ ENDPOINTS: Final = (
         "Devices, their owners and processes as of the newest tick; built once per tick.",
         "Snapshot",
         tagged=True,
+        own=True,
     ),
     Endpoint(
         "recent",
@@ -76,6 +88,7 @@ ENDPOINTS: Final = (
             CURSOR,
         ),
         computed=True,
+        own=True,
     ),
     Endpoint(
         "energy",
@@ -96,6 +109,46 @@ ENDPOINTS: Final = (
             CURSOR,
         ),
         computed=True,
+        own=True,
+    ),
+    Endpoint(
+        "receipt",
+        "What one owner used",
+        "The receipt of `gpuledger receipt`: the row of a report, GPU by GPU, with utilization over time and "
+        "advice. `/receipt/KIND:NAME` is the same as a page. The range is moved as in `energy`.",
+        "Receipt",
+        (OF, MINE, *RECEIPT_RANGE),
+        computed=True,
+        own=True,
+    ),
+    Endpoint(
+        "report",
+        "The output of a report",
+        "What `gpuledger report --url` prints. The parameters are its flags; prices, teams and the time zone "
+        "are those of this node.",
+        "Output",
+        REPORT_FLAGS,
+        computed=True,
+        own=True,
+    ),
+    Endpoint(
+        "explain",
+        "The output of an explanation",
+        "What `gpuledger explain --url` prints. The parameters are its flags, and `of` is KIND:NAME.",
+        "Output",
+        EXPLAIN_FLAGS,
+        computed=True,
+        own=True,
+    ),
+    Endpoint(
+        "idle",
+        "GPUs that are held without use",
+        "What `gpuledger idle --url` prints. The parameters are its flags; prices, teams and the time zone "
+        "are those of this node.",
+        "Output",
+        IDLE_FLAGS,
+        computed=True,
+        own=True,
     ),
     Endpoint(
         "xids",
@@ -121,6 +174,21 @@ ENDPOINTS: Final = (
         "began or ended; a comment after 15 seconds without an event. A slow client skips ticks.",
         parameters=(EVENTS,),
         computed=True,
+        content="text/event-stream",
+        own=True,
     ),
-    Endpoint("openapi.json", "This description", "OpenAPI 3.1.", "Description"),
+    Endpoint(
+        "books",
+        "The ledger's rows of a range",
+        "The tables of `gpuledger books export` as CSV, with their manifest, in a tar archive with gzip: for "
+        "`gpuledger report --fleet`, which adds up the rows of many nodes. The ends of the range move as in "
+        "`energy`.",
+        parameters=(
+            moment_parameter("since", "Beginning of the range, by default midnight.", "today"),
+            moment_parameter("until", "End of the range.", "now"),
+        ),
+        computed=True,
+        content=ARCHIVE_TYPE,
+    ),
+    Endpoint("openapi.json", "This description", "OpenAPI 3.1.", "Description", own=True),
 )

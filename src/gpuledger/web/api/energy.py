@@ -17,6 +17,7 @@ from gpuledger.ledger.report.ranges import ReportRange, RequestedRange
 from gpuledger.ledger.store.present_keys import best_key, present_keys
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.watched_range import NothingWatched, require_watched_time, resolve_watched_range
+from gpuledger.model.access import EVERYTHING, Reader
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.api import ApiOptions
@@ -59,6 +60,7 @@ class _CachedReport:
     fresh_until: float
     content: EncodedReport
     requested: Mapping[str, str]
+    reader: Reader = EVERYTHING
 
 
 class EnergyReports:
@@ -85,16 +87,18 @@ class EnergyReports:
         self._next = int(monotonic() * 1000) + 1
         self.computed = 0
 
-    def report_page(self, state: NodeState, parameters: Mapping[str, Any]) -> JsonObject:
-        """The page of a report that the parameters request. Raises ApiError."""
+    def report_page(
+        self, state: NodeState, parameters: Mapping[str, Any], reader: Reader = EVERYTHING
+    ) -> JsonObject:
+        """The page of a report that the parameters request, with the reader's rows. Raises ApiError."""
         self.drop_expired()
         place = 0
         if parameters["cursor"] is None:
-            cached = self._fresh_report(state, parameters)
+            cached = self._fresh_report(state, parameters, reader)
             texts = {name: parameters[name].text for name in ("since", "until")}
         else:
             (number, at), texts = decode_cursor(parameters["cursor"], 2)
-            cached, place = self._cached(int(number)), int(at)
+            cached, place = self._cached(int(number), reader), int(at)
             if not 0 < place <= len(cached.content.report.lines):
                 raise invalid_cursor()
             _check_repeated(parameters, cached, texts)
@@ -104,18 +108,18 @@ class EnergyReports:
         fields["next"] = encode_cursor([cached.number, last], texts) if more else None
         return fields
 
-    def _fresh_report(self, state: NodeState, parameters: Mapping[str, Any]) -> _CachedReport:
+    def _fresh_report(self, state: NodeState, parameters: Mapping[str, Any], reader: Reader) -> _CachedReport:
         options = self._options()
         zone = find_time_zone(options.timezone)
-        with self._ledger_access.open() as history, _refuse_unwatched(state):
+        with self._ledger_access.open(reader) as history, refuse_unwatched(state):
             require_watched_time(history)
-            within = _resolve(
-                history, _requested_range(parameters, self._ledger_access.now(state, history), zone)
+            within = resolve_requested(
+                history, requested_range(parameters, self._ledger_access.now(state, history), zone)
             )
             is_open = within.until >= history.last
             texts = {name: parameters[name] or "" for name in _WITH_CURSOR}
             ends = None if is_open else within.ends
-            key = (*texts.values(), within.begins, ends, options.prices, options.teams)
+            key = (reader, *texts.values(), within.begins, ends, options.prices, options.teams)
             known = self._reports.get(key)
             if known is not None and self._monotonic() < known.fresh_until:
                 return known
@@ -125,7 +129,7 @@ class EnergyReports:
         now = self._monotonic()
         # What ends before the last reading does not change, but for names that arrive later.
         fresh = max(FRESH_SECONDS, _FRESH_FACTOR * (now - began)) if is_open else self._held_seconds
-        cached = _CachedReport(self._next, now, now + min(fresh, self._held_seconds), content, texts)
+        cached = _CachedReport(self._next, now, now + min(fresh, self._held_seconds), content, texts, reader)
         self._next += 1
         self._reports[key] = cached
         self._reports.move_to_end(key)
@@ -133,9 +137,9 @@ class EnergyReports:
             self._reports.popitem(last=False)
         return cached
 
-    def _cached(self, number: int) -> _CachedReport:
+    def _cached(self, number: int, reader: Reader) -> _CachedReport:
         for cached in self._reports.values():
-            if cached.number == number:
+            if cached.number == number and cached.reader == reader:
                 return cached
         message = "the report of this cursor is no longer cached; request it again without a cursor"
         raise ApiError(404, "cursor_expired", message, "cursor")
@@ -162,7 +166,7 @@ def _check_repeated(parameters: Mapping[str, Any], cached: _CachedReport, texts:
     check_times(parameters, texts, report.period.since, min(report.period.until, report.period.last))
 
 
-def _requested_range(parameters: Mapping[str, Any], now: float, zone: tzinfo) -> RequestedRange:
+def requested_range(parameters: Mapping[str, Any], now: float, zone: tzinfo) -> RequestedRange:
     """The range of the parameters. Raises ApiError."""
     begin, end, period = parameters["since"], parameters["until"], parameters["in"]
     if period is not None:
@@ -188,7 +192,7 @@ def _range_between(begin: Moment, end: Moment, now: float, zone: tzinfo) -> Requ
     return RequestedRange(since, None if end.is_now else until, *texts, zone, *ages)
 
 
-def _resolve(history: History, requested: RequestedRange) -> ReportRange:
+def resolve_requested(history: History, requested: RequestedRange) -> ReportRange:
     """The range between cuts of the ledger. Raises ApiError and NothingWatched."""
     try:
         return resolve_watched_range(history, requested)
@@ -225,7 +229,7 @@ def _without_flags(error: UsageError) -> str:
 
 
 @contextmanager
-def _refuse_unwatched(state: NodeState) -> Iterator[None]:
+def refuse_unwatched(state: NodeState) -> Iterator[None]:
     """A context that raises ApiError for NothingWatched, with the reason if nothing is read now."""
     try:
         yield

@@ -108,13 +108,16 @@ class EventStream:
     """The event stream of one client; implements `http.routes.ResponseStream`.
 
     It starts with the newest state and ends after `limit` events, or when the hub closes the clients that
-    were admitted in this `generation`.
+    were admitted in this `generation`. With `ticks_only` it has no numbers of sessions.
     """
 
-    def __init__(self, events: EventHub, limit: int | None, generation: int) -> None:
+    def __init__(
+        self, events: EventHub, limit: int | None, generation: int, *, ticks_only: bool = False
+    ) -> None:
         self._events = events
         self._generation = generation
         self._remaining = limit
+        self._ticks_only = ticks_only
         self._wake: Callable[[], None] = lambda: None
         self._begun = False
         self._quiet = False
@@ -163,7 +166,7 @@ class EventStream:
     def _sessions_since(self, latest: _LatestState) -> bytes:
         opened, closed = (now - before for now, before in zip(latest.sessions, self._sessions, strict=True))
         self._sessions = latest.sessions
-        if not opened and not closed:
+        if self._ticks_only or (not opened and not closed):
             return b""
         return _encode_event("session", {"opened": opened, "closed": closed})
 

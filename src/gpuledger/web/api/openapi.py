@@ -56,9 +56,15 @@ def _parameter(one: Parameter) -> Mapping[str, Any]:
 
 
 def _responses(endpoint: Endpoint, example: Any) -> Mapping[str, Any]:
-    found = {"200": _success(endpoint, example), "400": _error("A parameter is invalid or unknown.")}
+    found = {
+        "200": _success(endpoint, example),
+        "400": _error("A parameter is invalid or unknown."),
+        "403": _error("`access.mode` is `own`, and the client may not read this."),
+    }
     if any(one.name == "cursor" for one in endpoint.parameters):
         found["404"] = _error("The cursor has expired, or the ledger has no data of the range.")
+    elif endpoint.name in ("books", "report", "explain", "idle", "receipt"):
+        found["404"] = _error("The ledger has no such row of the client, or no data of the range.")
     if endpoint.tagged:
         found["304"] = {"description": "Nothing has changed since the ETag in If-None-Match."}
     if endpoint.computed:
@@ -69,11 +75,13 @@ def _responses(endpoint: Endpoint, example: Any) -> Mapping[str, Any]:
 
 
 def _success(endpoint: Endpoint, example: Any) -> Mapping[str, Any]:
-    content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}}
-    if endpoint.schema:
-        shown = {} if example is None else {"example": example}
-        content = {_JSON: {"schema": {"$ref": f"#/components/schemas/{endpoint.schema}"}, **shown}}
-    return {"description": endpoint.about, "content": content}
+    described: dict[str, Any] = {"schema": {"$ref": f"#/components/schemas/{endpoint.schema}"}}
+    if example is not None:
+        described["example"] = example
+    if not endpoint.schema:
+        # Binary content has no schema in OpenAPI 3.1.
+        described = {"schema": EVENT} if endpoint.name == "events" else {}
+    return {"description": endpoint.about, "content": {endpoint.content: described}}
 
 
 def _error(about: str) -> Mapping[str, Any]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final
 
+from gpuledger.ledger.report.mail_addresses import MAIL_DOMAIN, MAIL_SENDER
 from gpuledger.ledger.report.moments import parse_moment, parse_whole_period
-from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, LABEL, NODE, TEAM
+from gpuledger.ledger.report.report_keys import DIGEST_KEYS, EVERY, GROUPINGS, LABEL, NODE, TEAM
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.web.api.responses import bad_request, cursor_mismatch
@@ -22,6 +23,13 @@ _AGO: Final = re.compile(r"[0-9]{1,4}[smhd]")
 _NOW: Final = re.compile(r"now|0+[smhd]")
 _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2}))?"
+)
+# A key of a pod label, as JSON Schema.
+_LABEL_KEY: Final = {"type": "string", "pattern": r"^label:[^,\s]+$"}
+# Durations that are below the 366 days of the flag in all forms.
+_LAST_PART: Final = "[0-9]{1,5}[sm]|[0-9]{1,3}h|[0-9]{1,2}d"
+_LEAST_TIME: Final = (
+    rf"[0-9]{{1,7}}|[1-4]?[0-9]w|([0-9]{{1,2}}d)?([0-9]{{1,3}}h)?([0-9]{{1,4}}m)?({_LAST_PART})"
 )
 _WORDS: Final = ("now", "today", "yesterday", "month")
 # The year 2096.
@@ -244,7 +252,7 @@ BY = Parameter(
     {
         "anyOf": [
             {"enum": [AUTO, *GROUPINGS, NODE]},
-            {"type": "string", "pattern": r"^label:[^,\s]+$"},
+            _LABEL_KEY,
         ],
         "default": "namespace",
     },
@@ -289,4 +297,112 @@ EVENTS = Parameter(
     {"type": "integer", "minimum": 1, "maximum": 1_000_000},
     whole_number(1, 1_000_000),
     example=10,
+)
+OF = text_parameter(
+    "of",
+    "KIND:NAME of a row, as `gpuledger explain` takes it; a number alone is a job if the ledger has batch "
+    "jobs, else a process id. Required without `mine`.",
+    "namespace:ml",
+)
+MINE = Parameter("mine", "All that the caller used.", {"enum": ["true"]}, one_of("true"))
+# The range of a receipt, and who pays.
+RECEIPT_RANGE = (
+    moment_parameter("since", "Beginning of the range, by default a week ago.", "7d"),
+    moment_parameter("until", "End of the range.", "now"),
+    IN,
+    BASIS,
+)
+
+
+def choice_parameter(name: str, about: str, *words: str) -> Parameter:
+    """A parameter with one of these words."""
+    return Parameter(name, about, {"enum": list(words)}, one_of(*words), example=words[0])
+
+
+def _count_parameter(name: str, about: str) -> Parameter:
+    """A number of lines, as text: it is a flag."""
+    highest = 1_000_000
+    read = whole_number(0, highest)
+    schema = {"type": "integer", "minimum": 0, "maximum": highest}
+    return Parameter(name, about, schema, lambda text: str(read(text)), example=20)
+
+
+def _report_key(text: str) -> str:
+    if text == AUTO:
+        raise ValueError(f"expected one or more of {', '.join(_KEYS)} and label:NAME, separated by commas")
+    return _grouping(text)
+
+
+def _least_time(text: str) -> str:
+    if not re.fullmatch(_LEAST_TIME, text, re.ASCII):
+        raise ValueError("expected a duration such as 30m, 4h or 2d12h")
+    return text
+
+
+def _mail_parameter(name: str, about: str, pattern: str, example: str) -> Parameter:
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected an address such as {example}")
+        return text
+
+    return Parameter(name, about, {"type": "string", "pattern": f"^({pattern})$"}, read, example=example)
+
+
+def _digest_key(text: str) -> str:
+    if text not in (*DIGEST_KEYS, TEAM) and not re.fullmatch(_LABEL_KEY["pattern"], text):
+        raise ValueError(f"expected one of {', '.join(DIGEST_KEYS)}, {TEAM} and label:NAME")
+    return text
+
+
+# Flags of commands, as texts in the forms of the command line.
+_RANGE_FLAGS = (
+    IN,
+    text_parameter("since", "Beginning of the range, in the forms of `gpuledger report --since`.", "7d"),
+    text_parameter("until", "End of the range.", "now"),
+    BASIS,
+)
+REPORT_FLAGS = (
+    Parameter(
+        "by",
+        "What to group by; several keys are separated by commas, and `team` needs the setting `teams`.",
+        {"anyOf": [{"enum": [*GROUPINGS, NODE]}, _LABEL_KEY]},
+        _report_key,
+        example="user",
+    ),
+    *_RANGE_FLAGS,
+    EVERY_PERIOD,
+    _count_parameter("top", "Number of rows of a table; 0 is all."),
+    choice_parameter("format", "How the report is written.", "table", "csv", "json", "focus", "focus-1.2"),
+    text_parameter("account", "Billing account of FOCUS files.", "lab"),
+    choice_parameter("plain", "A table in ASCII.", "true"),
+)
+EXPLAIN_FLAGS = (
+    text_parameter("of", "KIND:NAME of a row, a name, or a process id.", "user:dan"),
+    *_RANGE_FLAGS,
+    _count_parameter("limit", "Number of lines of each list; 0 is all."),
+    choice_parameter("all", "All intervals.", "true"),
+    choice_parameter("format", "How the explanation is written.", "text", "json", "csv"),
+)
+IDLE_FLAGS = (
+    Parameter(
+        "for",
+        "The least time without use, such as 30m; without a unit, in seconds.",
+        {"type": "string", "pattern": f"^({_LEAST_TIME})$"},
+        _least_time,
+        example="4h",
+    ),
+    Parameter(
+        "digest",
+        "A digest with an entry for each name of this key; `team` needs the setting `teams`.",
+        {"anyOf": [{"enum": list(DIGEST_KEYS)}, _LABEL_KEY]},
+        _digest_key,
+        example="user",
+    ),
+    Parameter(
+        "in", f"Of a digest: {IN.about[0].lower()}{IN.about[1:]}", IN.schema, IN.read, example="2026-W48"
+    ),
+    text_parameter("only", "Only the entry of a digest with this name.", "ann"),
+    choice_parameter("format", "How it is written.", "table", "json", "text", "mail", "slack-json"),
+    _mail_parameter("mail_domain", "Domain of the recipients of mails.", MAIL_DOMAIN, "example.org"),
+    _mail_parameter("mail_from", "Sender of mails.", MAIL_SENDER, "gpus@example.org"),
 )

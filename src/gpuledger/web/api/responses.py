@@ -53,6 +53,12 @@ def json_response(words: Mapping[str, Any], request: Request) -> Response:
     return content_response(request, encode_json(words), JSON, _FRESH)
 
 
+def run_of_etag(etag: str) -> str:
+    """The run of the program in the ETag of a snapshot, `W/"RUN-NUMBER"`; empty for another form."""
+    run, dash, number = etag.removeprefix("W/").strip('"').rpartition("-")
+    return run if dash and number.isdigit() else ""
+
+
 # A cursor contains the parameters of the first request: as long as a request may be.
 _MAX_CURSOR = 16_384
 

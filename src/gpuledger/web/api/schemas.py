@@ -8,6 +8,7 @@ from gpuledger.ledger.report.formats import SCHEMA_VERSION
 from gpuledger.model.checks import Verdict
 from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.web.api.device_schemas import DEVICE, DEVICE_OWNER, PROBLEM, THROTTLING, XID
+from gpuledger.web.api.receipt_schemas import RECEIPT
 from gpuledger.web.api.schema_parts import (
     COUNT,
     FLAG,
@@ -76,11 +77,16 @@ _SESSION: Final = object_schema(
     ended=or_null(UNIX),
     exit_seen=described(FLAG, "False while the process runs, and when its exit was not observed."),
     peak_memory_bytes=or_null(COUNT),
+    memory_mean_bytes=or_null(described(COUNT, "Mean over the time in which memory was reported.")),
     sm_mean_ratio=or_null(RATIO),
     sm_most_ratio=or_null(RATIO),
     held_seconds=or_null(
         described(POSITIVE, "Time on the device without any activity; null if activity is unknown.")
     ),
+    active_seconds=or_null(
+        described(POSITIVE, "Time in which an engine was certainly busy for it; null if that is unknown.")
+    ),
+    first_active=or_null(described(UNIX, "When an engine was first seen busy for it.")),
     joules=or_null(JOULES),
     measured_joules=or_null(JOULES),
     apportioned_joules=or_null(JOULES),
@@ -283,6 +289,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         notes=described(list_of(TEXT), "Notes about the numbers, such as a PUE in the costs."),
         from_books=FLAG,
         next=_NEXT,
+    ),
+    "Receipt": RECEIPT,
+    "Output": object_schema(
+        "The output of a command.",
+        version=VERSION,
+        text=described(TEXT, "What it prints."),
+        notes=described(list_of(TEXT), "What it prints to stderr."),
+        user=described(TEXT, "The user who may read these rows; an administrator may read all."),
     ),
     "Xids": object_schema(
         "Xids that the ledger keeps, the newest first.",

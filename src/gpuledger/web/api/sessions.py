@@ -14,6 +14,7 @@ from gpuledger.ledger.store.listing import (
     SessionQuery,
     query_sessions,
 )
+from gpuledger.model.access import EVERYTHING, Reader
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.session import EnergyState
 from gpuledger.web.api.json_values import VERSION, JsonObject, finite, joules, owner_fields
@@ -27,6 +28,7 @@ from gpuledger.web.api.responses import (
     encode_cursor,
     invalid_cursor,
 )
+from gpuledger.web.api.session_numbers import masked_number, unmasked_number
 from gpuledger.web.api.snapshot import device_fields
 
 _FILTERS: Final = ("gpu", "namespace", "pod", "user", "state")
@@ -37,18 +39,21 @@ def list_sessions(
     ledger_access: LedgerAccess,
     parameters: Mapping[str, Any],
     zone: tzinfo | None = None,
+    reader: Reader = EVERYTHING,
 ) -> JsonObject:
     """The sessions that match the parameters; dates are of the zone (None: the machine's). Raises ApiError.
 
+    `state` has the sessions of the reader only.
+
     The ledger is newer than the state: a session that ended in between is listed as the ledger has it.
     """
-    limit, parameters, continuation = parameters["limit"], *_resume(parameters)
+    limit, parameters, continuation = parameters["limit"], *_resume(parameters, reader)
     found: dict[int, ListedSession] = {}
     from_books = ledger_access.open_history is not None
     now = ledger_access.now(state)
     if from_books:
         try:
-            with ledger_access.open() as history:
+            with ledger_access.open(reader) as history:
                 now = ledger_access.now(state, history)
                 query = _session_query(parameters, now, continuation, zone)
                 kept = query_sessions(history.connection, history.devices, query, limit + 1)
@@ -70,8 +75,11 @@ def list_sessions(
         "version": VERSION,
         "since": query.since,
         "until": query.until,
-        "sessions": [_session_fields(one, state.ledger.energy) for one in shown],
-        "next": _next(parameters, query, shown[-1]) if more else None,
+        "sessions": [
+            {"id": str(_shown_number(one, reader)), **_session_fields(one, state.ledger.energy)}
+            for one in shown
+        ],
+        "next": _next(parameters, query, shown[-1], reader) if more else None,
         "from_books": from_books,
     }
 
@@ -85,7 +93,11 @@ class _Continuation:
     after: Position
 
 
-def _resume(parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Continuation | None]:
+def _shown_number(one: ListedSession, reader: Reader) -> int:
+    return one.row.number if reader.reads_all else masked_number(one.row.number)
+
+
+def _resume(parameters: Mapping[str, Any], reader: Reader) -> tuple[Mapping[str, Any], _Continuation | None]:
     """The parameters, with a cursor those of the first request. Raises ApiError."""
     if parameters["cursor"] is None:
         return parameters, None
@@ -102,7 +114,8 @@ def _resume(parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Continua
             raise cursor_mismatch(name)
     moments = {name: Moment(name, before.get(name, "")) for name in ("since", "until")}
     filters = {name: before.get(name) for name in _FILTERS}
-    return {**moments, **filters}, _Continuation(float(since), float(until), (float(first), int(number)))
+    place = int(number) if reader.reads_all else unmasked_number(int(number))
+    return {**moments, **filters}, _Continuation(float(since), float(until), (float(first), place))
 
 
 def _session_query(
@@ -127,10 +140,11 @@ def _session_query(
     )
 
 
-def _next(parameters: Mapping[str, Any], query: SessionQuery, last: ListedSession) -> str:
+def _next(parameters: Mapping[str, Any], query: SessionQuery, last: ListedSession, reader: Reader) -> str:
     words = {name: parameters[name].text for name in ("since", "until")}
     words |= {name: parameters[name] for name in _FILTERS if parameters[name] is not None}
-    return encode_cursor([query.since, query.until, *last.position], words)
+    position = (last.row.first_seen, _shown_number(last, reader))
+    return encode_cursor([query.since, query.until, *position], words)
 
 
 def _session_fields(one: ListedSession, energy: EnergyState) -> JsonObject:
@@ -139,7 +153,6 @@ def _session_fields(one: ListedSession, energy: EnergyState) -> JsonObject:
     # Without a meter on its Gpu, the energy of a session is absent, not zero.
     booked = row.high > 0 or (one.ended is None and energy.is_known(row))
     return {
-        "id": str(row.number),
         **device_fields(process.device),
         "pid": process.pid,
         "command": process.command,
@@ -149,9 +162,12 @@ def _session_fields(one: ListedSession, energy: EnergyState) -> JsonObject:
         "ended": one.ended,
         "exit_seen": one.exit_seen,
         "peak_memory_bytes": row.peak_memory,
+        "memory_mean_bytes": None if row.memory_mean is None else round(row.memory_mean),
         "sm_mean_ratio": _ratio(row.sm_mean),
         "sm_most_ratio": _ratio(row.sm_most),
         "held_seconds": None if row.held_seconds is None else round(row.held_seconds, 3),
+        "active_seconds": None if row.active_seconds is None else round(row.active_seconds, 3),
+        "first_active": row.first_active,
         "joules": joules(row.measured + row.apportioned) if booked else None,
         "measured_joules": joules(row.measured) if booked else None,
         "apportioned_joules": joules(row.apportioned) if booked else None,

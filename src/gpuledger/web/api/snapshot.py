@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuledger import __version__
+from gpuledger.model.availability import Availability
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.node_state import Health, NodeState
@@ -23,6 +24,7 @@ from gpuledger.model.quantities import (
 from gpuledger.model.session import EnergyState, LedgerState, OwnerRow, SessionRow
 from gpuledger.model.snapshot import Reading
 from gpuledger.model.workload import UNKNOWN
+from gpuledger.web.api.availability_json import availability_fields
 from gpuledger.web.api.gpu_health import HEALTH_QUANTITIES, health_fields
 from gpuledger.web.api.json_values import (
     VERSION,
@@ -75,6 +77,7 @@ def build_snapshot(state: NodeState, node: str) -> JsonObject:
             {
                 **_device(one, state.ledger, owners.get(one.device.uuid, ()), holds=one.device in held),
                 **_memory(one, shared.get(one.device)),
+                **_availability(one.device, state),
                 **health_fields(one, state.ledger, state.unix),
             }
             for one in readings
@@ -118,6 +121,7 @@ def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *
     return {
         **place,
         "name": gpu.name,
+        "vendor": gpu.vendor,
         "profile": device.profile if isinstance(device, Instance) else "",
         "pci_bus_id": gpu.pci_bus_id,
         "up": reading.up,
@@ -141,6 +145,16 @@ def _memory(reading: Reading, shared_with: Instance | None) -> JsonObject:
         "memory_used_bytes": None if shared_with else whole(reading.get(MEMORY_USED)),
         "memory_total_bytes": None if shared_with else whole(reading.get(MEMORY_TOTAL)),
         "memory_shared_with": shared_with.instance if shared_with else "",
+    }
+
+
+def _availability(device: Device, state: NodeState) -> JsonObject:
+    """Whether the device can be taken, and the UUID by which a program selects it."""
+    found: Availability | None = state.availability.get((device.gpu.uuid, device.instance))
+    return {
+        "device_uuid": device.uuid,
+        **availability_fields(found),
+        "reserved_by": "" if found is None else found.reserved_by,
     }
 
 

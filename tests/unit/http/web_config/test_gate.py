@@ -11,7 +11,7 @@ import pytest
 
 from builders import FakeClock
 from gpuledger.http.limits import HttpLimits
-from gpuledger.http.routes import Routes
+from gpuledger.http.routes import Routes, text_response
 from gpuledger.http.web_config.gate import parse_basic_auth
 from gpuledger.http.web_config.passwords import PasswordChecker
 from running import PATIENCE
@@ -306,3 +306,57 @@ def test_a_stream_without_a_password_ends_when_users_are_added(file):
 )
 def test_credentials_are_parsed_as_in_rfc_7617(header, found):
     assert parse_basic_auth(header) == found
+
+
+def identities():
+    """Routes that answer with the name that a request proved."""
+    return Routes(
+        dict.fromkeys(("/hello", *HEALTH), lambda request: text_response(f"name {request.identity!r}"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "offer", "said"),
+    [
+        ("/hello", (ALICE,), b"name 'alice'\n"),
+        # Health is accepted without a check: whatever name is sent, it is not proved.
+        ("/health", (), b"name ''\n"),
+        ("/health", (ALICE,), b"name ''\n"),
+        ("/health", (basic("alice", "guess"),), b"name ''\n"),
+    ],
+)
+def test_a_request_has_the_name_that_its_password_proved(file, path, offer, said):
+    async def scenario(server):
+        async with Client(server) as client:
+            first = (await client.ask(path, *offer)).body
+            # The second time the password is remembered.
+            return first, (await client.ask(path, *offer)).body
+
+    checker = PasswordChecker(CountingCheck())
+    assert serve_under(file, scenario, routes=identities(), passwords=checker) == (said, said)
+
+
+def test_a_name_of_one_request_is_not_that_of_the_next(file):
+    file.write_text(
+        f"basic_auth_users: {{alice: {hash_of('secret').decode()}, bob: {hash_of('other').decode()}}}"
+    )
+
+    async def scenario(server):
+        async with Client(server) as client:
+            offers = (ALICE, basic("bob", "other"), ALICE)
+            return [(await client.ask("/hello", offer)).body for offer in offers]
+
+    checker = PasswordChecker(CountingCheck())
+    said = serve_under(file, scenario, routes=identities(), passwords=checker)
+    assert said == [b"name 'alice'\n", b"name 'bob'\n", b"name 'alice'\n"]
+
+
+def test_without_users_a_password_proves_no_name(tmp_path):
+    file = tmp_path / "web.yml"
+    file.write_text("http_server_config: {headers: {X-Frame-Options: deny}}")
+
+    async def scenario(server):
+        async with Client(server) as client:
+            return (await client.ask("/hello", ALICE)).body
+
+    assert serve_under(file, scenario, routes=identities()) == b"name ''\n"

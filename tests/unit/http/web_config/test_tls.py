@@ -16,10 +16,22 @@ from builders import FakeClock
 from certificates import RSA
 from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
 from gpuledger.http.routes import Response, Routes
+from gpuledger.http.web_config.parser import read_web_config
+from gpuledger.http.web_config.passwords import PasswordChecker
 from gpuledger.http.web_config.security import WebSecurity
+from gpuledger.http.web_config.tls_contexts import TlsContexts
 from unit.http.streams import GET_STREAM, Station, chunk, head_of
 from unit.http.support import BIG, GET_HELLO, Client, some_routes, until
-from unit.http.web_config.support import TLS, TlsClient, certificates, file, hash_of, issued, serve_under
+from unit.http.web_config.support import (
+    TLS,
+    CountingCheck,
+    TlsClient,
+    certificates,
+    file,
+    hash_of,
+    issued,
+    serve_under,
+)
 
 __all__ = ["certificates", "file", "issued"]
 
@@ -559,3 +571,65 @@ def test_a_rotated_client_ca_rejects_clients_of_the_old_one(file, certificates):
 def test_only_a_password_or_a_required_certificate_authenticates(file, content, authenticates):
     file.write_text(content)
     assert WebSecurity(file, FakeClock()).authenticates is authenticates
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "said"),
+    [
+        (", client_ca_file: ca.crt, client_auth_type: VerifyClientCertIfGiven", "client", "client"),
+        (", client_ca_file: ca.crt, client_auth_type: RequireAndVerifyClientCert", "client", "client"),
+        (", client_ca_file: ca.crt, client_auth_type: VerifyClientCertIfGiven", "", ""),
+        # It is not requested, so nothing is proved.
+        ("", "client", ""),
+    ],
+)
+def test_a_request_has_the_name_in_the_verified_certificate(certificates, more, name, said):
+    file = certificates.folder / "web.yml"
+    file.write_text(TLS.format(more=more))
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context(name)) as client:
+            return [(await client.ask("/name")).body.decode() for _ in range(2)]
+
+    routes = Routes({"/name": lambda request: Response(body=request.identity.encode())})
+    assert serve_under(file, scenario, routes=routes) == [said, said]
+
+
+def test_with_users_the_name_is_that_of_the_password(certificates):
+    file = certificates.folder / "web.yml"
+    users = f"basic_auth_users: {{alice: {hash_of('secret').decode()}}}\n"
+    more = ", client_ca_file: ca.crt, client_auth_type: RequireAndVerifyClientCert"
+    file.write_text(TLS.format(more=more) + users)
+
+    async def scenario(server):
+        async with TlsClient(server, certificates.client_context("client")) as client:
+            login = "Authorization: Basic YWxpY2U6c2VjcmV0"
+            return (await client.ask("/name", login)).body, (await client.ask("/name")).status
+
+    routes = Routes({"/name": lambda request: Response(body=request.identity.encode())})
+    checker = PasswordChecker(CountingCheck())
+    assert serve_under(file, scenario, routes=routes, passwords=checker) == (b"alice", 401)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "has_own_authority", "name"),
+    [
+        ({"subject": ((("commonName", "dan"),),)}, True, "dan"),
+        ({"subject": ((("organizationName", "lab"),), (("commonName", "dan"),))}, True, "dan"),
+        # Any public authority could have signed it.
+        ({"subject": ((("commonName", "dan"),),)}, False, ""),
+        # Which of both is meant?
+        ({"subject": ((("commonName", "dan"),), (("commonName", "root"),))}, True, ""),
+        ({"subject": ((("commonName", "dan"), ("commonName", "root")),)}, True, ""),
+        ({"subject": (), "subjectAltName": (("DNS", "dan"),)}, True, ""),
+        ({}, True, ""),
+        (None, True, ""),
+    ],
+)
+def test_the_name_of_a_certificate(certificates, certificate, has_own_authority, name):
+    file = certificates.folder / "web.yml"
+    more = ", client_ca_file: ca.crt" if has_own_authority else ""
+    file.write_text(TLS.format(more=f", client_auth_type: VerifyClientCertIfGiven{more}"))
+    config = read_web_config(file).tls
+    assert config is not None
+    assert TlsContexts(config).client_name(certificate) == name

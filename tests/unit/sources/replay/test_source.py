@@ -94,7 +94,7 @@ def pids(replayed: Snapshot) -> list[int]:
     return [found.pid for found in replayed.processes]
 
 
-@pytest.mark.parametrize("scenario", ["k8s-node", "workstation", "faulty"])
+@pytest.mark.parametrize("scenario", ["k8s-node", "workstation", "mixed-lab", "faulty"])
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_replayed_recording_gives_the_same_page_byte_for_byte(
     tmp_path: Path, scenario: str, compressed: bool

@@ -14,9 +14,10 @@ def test_built_in_scenarios_load_by_name() -> None:
         "k8s-node",
         "workstation",
         "faulty-node",
+        "mixed-lab",
         "demo",
     ]
-    assert [len(load_scenario(name).gpus) for name in BUILTINS] == [8, 2, 8, 5]
+    assert [len(load_scenario(name).gpus) for name in BUILTINS] == [8, 2, 8, 5, 5]
 
 
 def test_an_unknown_scenario_name_suggests_the_closest_one() -> None:

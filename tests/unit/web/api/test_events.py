@@ -267,3 +267,17 @@ def test_closing_all_streams_also_ends_streams_of_earlier_admitted_clients() -> 
         return [*(client.ended for client in clients), data is None], len(events), new.received[:1]
 
     assert run(scenario) == ([True] * 3, 1, [RETRY])
+
+
+def test_a_stream_of_ticks_only_has_no_numbers_of_sessions() -> None:
+    events = EventHub(FakeClock())
+    everything, ticks_only = (
+        EventStream(events, None, events.generation, ticks_only=one) for one in (False, True)
+    )
+    for stream in (everything, ticks_only):
+        stream.take()
+    events.publish(tick(1, sessions=3, closed=2))
+    assert b"event: session" in (everything.take() or b"")
+    said = ticks_only.take() or b""
+    assert b"event: tick" in said
+    assert b"session" not in said

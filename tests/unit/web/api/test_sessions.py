@@ -103,6 +103,8 @@ def test_a_session_has_its_usage_and_null_for_unknown_values(node: Node) -> None
     assert (busy["pod"], busy["user"], busy["owner_kind"]) == ("train-0", "", "pod")
     assert (busy["first_seen"], busy["last_seen"], busy["ended"]) == (UNIX + 1, UNIX + 4, None)
     assert (busy["peak_memory_bytes"], busy["sm_mean_ratio"]) == (3 * GIB, 0.5)
+    assert (busy["memory_mean_bytes"], busy["active_seconds"]) == (3 * GIB, 3.0)
+    assert busy["first_active"] == UNIX + 1
     assert busy["joules"] == busy["measured_joules"] + busy["apportioned_joules"] > 0
     assert busy["low_joules"] <= busy["joules"] <= busy["high_joules"]
     assert (quiet["user"], quiet["peak_memory_bytes"], quiet["sm_mean_ratio"]) == ("alice", None, None)

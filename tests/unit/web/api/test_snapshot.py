@@ -15,6 +15,7 @@ from golden_state import golden_state, stale_state
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
+from gpuledger.model.availability import Availability
 from gpuledger.model.devices import Gpu
 from gpuledger.model.node_state import Health, PauseHealth
 from gpuledger.model.process import GpuProcess
@@ -235,3 +236,28 @@ def test_an_interruption_clears_the_power_of_a_session() -> None:
     ledger.interrupt()
     state = ledger.post(snapshot(reading(CARD, one, values={}), unix=1_700_000_005.0))
     assert state.sessions[0].watts is None
+
+
+def test_a_device_says_whether_it_can_be_taken() -> None:
+    whole, cut = gpu(0), gpu(1)
+    part = instance(cut, 2)
+    seen = snapshot(reading(whole), reading(cut, mig_enabled=True), reading(part))
+    state = replace(
+        node_state(seen),
+        availability={
+            (whole.uuid, ""): Availability(
+                "reserved", "a user has reserved it", 61.25, GIB, None, 7, "ann", 9.0
+            ),
+            (cut.uuid, "2_0"): Availability("free", "", 120.0),
+        },
+    )
+    first, parent, second = build_snapshot(state, "lab-1")["devices"]
+    keys = ("device_uuid", "availability", "availability_reason", "free_seconds", "memory_free_bytes")
+    keys += ("reserved_by", "reserved_until")
+    assert [first[key] for key in keys] == [
+        *(whole.uuid, "reserved", "a user has reserved it", 61.25, GIB),
+        *("ann", 9.0),
+    ]
+    # Of a GPU with instances, only these are judged.
+    assert [parent[key] for key in keys] == [cut.uuid, None, "", None, None, "", None]
+    assert [second[key] for key in keys[:4]] == [part.uuid, "free", "", 120.0]

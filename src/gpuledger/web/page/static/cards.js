@@ -1,7 +1,7 @@
 // One card per GPU with its MIG instances: state, meters, owners, and a sparkline of the last hour.
 import { byId, icon, syncChildren, createNode, setAttribute, setIcon, setText, setVisible } from "./dom.js";
 import { NOT_REPORTED, bytesOf, celsius, count, duration, percent, plural, wattsOf } from "./format.js";
-import { ownerParts, place, setName } from "./names.js";
+import { ownerParts, ownerReceipt, place, plain, setName } from "./names.js";
 import { createProblems, fillProblems } from "./problems.js";
 import { createSparkline, updateSparkline } from "./spark.js";
 import { stateOf } from "./summary.js";
@@ -110,6 +110,7 @@ export class GpuCards {
       const { within, name } = ownerParts(owner);
       setName(item.parts.within, within, 80);
       setName(item.parts.name, name, 80);
+      setAttribute(item.parts.name, "href", ownerReceipt(owner));
       setText(item.parts.detail, this.ownerDetail(owner, device, state));
       setVisible(item.parts.detail, item.parts.detail.textContent !== "");
     });
@@ -126,6 +127,7 @@ export class GpuCards {
 
   note(device, state, owners) {
     if (state === "down") return "The GPU is down.";
+    if (state === "idle" && device.reserved_by) return `Reserved by ${plain(device.reserved_by, 80)}: no process yet.`;
     if (state === "idle") return "Free: neither allocated nor used by a process.";
     if (device.processes === null) return "Its processes could not be listed.";
     if (!owners.length) return state === "held" ? "Held by an unknown owner." : state === "active" ? "Active for an unknown owner." : "";
@@ -168,7 +170,7 @@ function emptyText(data) {
 const ownerKey = (owner) => [owner.owner_kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job].join("\n");
 
 function ownerNode() {
-  const parts = { within: createNode("span", { class: "within name" }), name: createNode("span", { class: "owner name" }), detail: createNode("span", { class: "doing soft" }) };
+  const parts = { within: createNode("span", { class: "within name" }), name: createNode("a", { class: "owner name" }), detail: createNode("span", { class: "doing soft" }) };
   const node = createNode("li", {}, createNode("span", { class: "party" }, parts.within, parts.name), parts.detail);
   node.parts = parts;
   return node;

@@ -1,7 +1,7 @@
 // The table of usage: cost, GPU time and energy by owner, the accounts without an owner, and their sum.
 import { createNode, setAttribute, setText, setVisible, syncChildren } from "./dom.js";
 import { energyScale, kilograms } from "./format.js";
-import { setName } from "./names.js";
+import { receiptUrl, setName } from "./names.js";
 import { balanceText, keyName, notBilledText, tableOf, textsOf, whenText } from "./report.js";
 
 const FIRST_ROWS = 12;
@@ -46,7 +46,7 @@ export class EnergyTable {
     this.offer(answer);
     const table = tableOf(answer, this.all ? Infinity : FIRST_ROWS);
     const most = Math.max(...table.lines.map(({ row }) => row.joules ?? 0), 1);
-    const look = { most, columns: table.columns, write: energyScale(answer.total.joules).write };
+    const look = { by: answer.by, most, columns: table.columns, write: energyScale(answer.total.joules).write };
     const node = this.root.querySelector("table");
     setAttribute(node, "data-priced", answer.total.cost === null ? undefined : "");
     setAttribute(node, "data-co2", answer.total.co2_grams === null ? undefined : "");
@@ -94,15 +94,24 @@ function marks(total) {
 
 function rowNode() {
   const bar = createNode("div", { class: "stack", "aria-hidden": "true" }, createNode("div", { class: "measured" }), createNode("div", { class: "apportioned" }), createNode("div", { class: "own" }), createNode("div", { class: "range" }));
-  const name = createNode("th", { scope: "row", role: "rowheader" }, createNode("span", { class: "name" }), createNode("span", { class: "soft" }));
+  const name = createNode("th", { scope: "row", role: "rowheader" }, createNode("a", { class: "name" }), createNode("span", { class: "soft" }));
   const cells = CELLS.map((id) => createNode("td", { role: "cell", class: id === "bar" ? "e-bar" : `number e-${id}` }, ...(id === "bar" ? [bar] : [])));
   return createNode("tr", { role: "row" }, name, ...cells);
 }
 
-function fill(node, line, { most, columns, write }) {
+/** The URL of the receipt of a row; undefined for accounts, sums, and rows without a name. */
+function receiptOf(row, by) {
+  const words = (row.key ?? []).filter(Boolean);
+  if (row.own || row.rest || row.total || by === "gpu" || by === "model" || !words.length) return undefined;
+  // One value of a label is written with a sign of equality.
+  return by.startsWith("label:") ? `receipt/${encodeURIComponent(`${by}=`)}${encodeURIComponent(words[0])}` : receiptUrl(by, words.join("/"));
+}
+
+function fill(node, line, { most, columns, write, by }) {
   const { row } = line;
   const [name, ...cells] = node.children;
   setName(name.firstChild, line.name[0], 100);
+  setAttribute(name.firstChild, "href", receiptOf(row, by));
   setText(name.lastChild, line.name[1]);
   setAttribute(node, "data-own", row.own ? row.account : row.rest ? "rest" : undefined);
   const texts = { ...textsOf(line, columns), measured: write(row.measured_joules), apportioned: write(row.apportioned_joules), high: write(row.high_joules), co2: kilograms(row.co2_grams) };

@@ -73,3 +73,20 @@ export function placeOrder(name) {
   const numbers = name.split(/\D+/).map((part) => Number(part) + 1);
   return numbers.reduce((order, part) => order * 1000 + part, 0) * 1000 ** (3 - numbers.length);
 }
+
+const RECEIPT_NAMES = {
+  pod: (owner) => owner.pod && ["pod", `${owner.namespace}/${owner.pod}`],
+  slurm: (owner) => owner.job && ["job", owner.job],
+  job: (owner) => owner.job && ["job", owner.job],
+  container: (owner) => owner.container && ["container", owner.container],
+  user: (owner) => owner.user && ["user", owner.user],
+};
+
+/** The URL of the receipt of a KIND and a name of several parts. */
+export const receiptUrl = (kind, name) => `receipt/${kind}:${name.split("/").map(encodeURIComponent).join("/")}`;
+
+/** The URL of the receipt of an owner; undefined if it has no name. */
+export function ownerReceipt(owner) {
+  const found = RECEIPT_NAMES[owner.owner_kind]?.(owner);
+  return found ? receiptUrl(...found) : undefined;
+}

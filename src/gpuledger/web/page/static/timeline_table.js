@@ -1,7 +1,7 @@
 // The visible sessions as a table, an alternative to the canvas.
-import { syncChildren, createNode, setText } from "./dom.js";
+import { syncChildren, createNode, setAttribute, setText } from "./dom.js";
 import { bytes, duration, joules, moment, plural } from "./format.js";
-import { ownerName, place, setName } from "./names.js";
+import { ownerName, ownerReceipt, place, setName } from "./names.js";
 
 const MOST = 200;
 
@@ -14,12 +14,13 @@ export function fillTable(fold, bars, now) {
 }
 
 function rowNode() {
-  return createNode("tr", {}, createNode("th", { scope: "row", class: "name" }), createNode("td", { class: "name" }), ...["", "", "", " number", " number", " number"].map((more) => createNode("td", { class: `cell${more}` })));
+  return createNode("tr", {}, createNode("th", { scope: "row", class: "name" }, createNode("a", { class: "name" })), createNode("td", { class: "name" }), ...["", "", "", " number", " number", " number"].map((more) => createNode("td", { class: `cell${more}` })));
 }
 
 function fill(node, { session, from, to }, now) {
   const [who, what, device, began, ended, held, memory, energy] = node.children;
-  setName(who, ownerName(session), 100);
+  setName(who.firstChild, ownerName(session), 100);
+  setAttribute(who.firstChild, "href", ownerReceipt(session));
   setName(what, `${session.command} (${session.pid})`, 80);
   setText(device, place(session));
   setText(began, moment(from, now));

@@ -4,7 +4,8 @@ const DEFAULTS = { q: "", sort: "gpu", order: "asc", spark: "utilization", by: "
 
 /** Choices by name. `change` writes them to the URL hash, `onChange` listeners run when the hash changes. */
 export class ViewState {
-  constructor() {
+  constructor(defaults = DEFAULTS) {
+    this.defaults = defaults;
     this.listeners = [];
     this.read();
     addEventListener("hashchange", () => {
@@ -15,8 +16,8 @@ export class ViewState {
 
   read() {
     const given = new URLSearchParams(location.hash.slice(1));
-    this.chosen = { ...DEFAULTS };
-    for (const name of Object.keys(DEFAULTS)) {
+    this.chosen = { ...this.defaults };
+    for (const name of Object.keys(this.defaults)) {
       if (given.has(name)) this.chosen[name] = given.get(name);
     }
   }
@@ -27,12 +28,12 @@ export class ViewState {
 
   /** The choice if it is allowed, else the default. */
   oneOf(name, allowed) {
-    return allowed.includes(this.chosen[name]) ? this.chosen[name] : DEFAULTS[name];
+    return allowed.includes(this.chosen[name]) ? this.chosen[name] : this.defaults[name];
   }
 
   change(changes) {
     Object.assign(this.chosen, changes);
-    const changed = Object.entries(this.chosen).filter(([name, value]) => value !== DEFAULTS[name]);
+    const changed = Object.entries(this.chosen).filter(([name, value]) => value !== this.defaults[name]);
     const hash = new URLSearchParams(changed).toString();
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
   }

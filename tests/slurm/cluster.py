@@ -207,6 +207,11 @@ class SlurmCluster:
         for job in jobs:
             wait_until(lambda job=job: not self.state(job), f"job {job} to end")
 
+    def cancel_all(self) -> None:
+        """Cancel all jobs, and wait until Slurm has cleaned up after them."""
+        self.run("scancel", "--partition=main")
+        wait_until(lambda: not self.run("squeue", "--noheader").stdout.strip(), "all jobs to end")
+
     def state(self, job: str) -> str:
         """Slurm's state of an active job, for example RUNNING; empty if it has ended."""
         return self.run("squeue", "--noheader", "--format=%T", f"--jobs={job}").stdout.strip()
@@ -273,6 +278,14 @@ class SlurmCluster:
         slurmdbd = self._folder / "slurmdbd.conf"
         slurmdbd.write_text(_SLURMDBD_CONF.format(**values))
         slurmdbd.chmod(0o600)
+
+
+def proc_text(pid: int, name: str) -> str:
+    """A file of a process below /proc; empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _environments() -> list[tuple[int, list[str]]]:

@@ -47,6 +47,14 @@ def cluster(request: pytest.FixtureRequest, job_files: Path) -> Iterator[SlurmCl
         shutil.rmtree(folder)
 
 
+@pytest.fixture(autouse=True)
+def ended_jobs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Jobs that a failed test leaves would keep the next ones waiting."""
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").cancel_all()
+
+
 def _hook(folder: Path, name: str, job_files: Path) -> Path:
     """A script that writes the job's id to a file for each of its GPUs; as epilog, empties them."""
     text = "$SLURM_JOB_ID" if name == "prolog" else ""

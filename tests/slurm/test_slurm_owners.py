@@ -11,7 +11,7 @@ import pytest
 
 from cluster.exporter import RunningExporter, running_exporter
 from running import wait_until
-from slurm.cluster import SlurmCluster
+from slurm.cluster import SlurmCluster, proc_text
 from slurm.conftest import SHARED, WHOLE
 
 # One cluster for all tests.
@@ -95,7 +95,7 @@ def test_a_process_of_a_later_step_belongs_to_the_job(
 def step_process(cluster: SlurmCluster, job: str, step: str = "0") -> int | None:
     """A process of a step of the job, by default of the first srun, on the first node."""
     pids = cluster.processes(job, WHOLE)
-    return next((pid for pid in pids if f"step_{step}/" in Path(f"/proc/{pid}/cgroup").read_text()), None)
+    return next((pid for pid in pids if f"step_{step}/" in proc_text(pid, "cgroup")), None)
 
 
 def test_tasks_of_an_array_are_jobs_of_their_own(cluster: SlurmCluster, exporter: RunningExporter) -> None:
@@ -183,7 +183,7 @@ def test_files_of_a_real_prolog_and_epilog_name_the_job_of_a_gpu(
 
 def has_variable(cluster: SlurmCluster, job: str, variable: str) -> bool:
     """Whether a process of the job on the first node has a variable with this value."""
-    environments = (Path(f"/proc/{pid}/environ").read_text() for pid in cluster.processes(job, WHOLE))
+    environments = (proc_text(pid, "environ") for pid in cluster.processes(job, WHOLE))
     return any(variable in text.split("\0") for text in environments)
 
 

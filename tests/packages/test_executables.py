@@ -15,7 +15,7 @@ import pytest
 
 from gpuledger.cli.main import COMMANDS
 from nvml.library import NvmlGpu, NvmlState, build
-from running import PATIENCE, Program, get
+from running import PATIENCE, Program, get, wait_until
 
 pytestmark = pytest.mark.group("packages")
 
@@ -76,7 +76,10 @@ def test_commands_print_what_they_print_elsewhere(program: Path) -> None:
 
 def test_the_simulator_is_served_with_page_and_metrics(program: Path) -> None:
     with serving(program, "serve") as (_, url):
-        assert "gpuledger_device_energy_joules_total{" in get(f"{url}/metrics").text
+        wait_until(
+            lambda: "gpuledger_device_energy_joules_total{" in get(f"{url}/metrics").text,
+            "a page with readings",
+        )
         assert "<title>" in get(url).text
 
 

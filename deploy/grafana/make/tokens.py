@@ -140,36 +140,41 @@ def _over_time() -> list[Panel]:
 
 
 def _missing() -> list[Panel]:
-    without = {kind: f"gpuledger:pod_without_{kind}:info{{{_CHOSEN}}}" for kind in ("energy", "tokens")}
-    names = f"group by ({', '.join(_POD)})"
     return [
         stat(
             "Pods with tokens, without energy",
             "gpuledger is not scraped on their nodes, or without honor_labels: true.",
-            f"count({without['energy']}) or 0 * count(gpuledger:pod_model:info{{{_CHOSEN}}})",
+            f"count({_without('energy')}) or 0 * count(gpuledger:pod_model:info{{{_CHOSEN}}})",
             decimals=0,
             steps=GOOD_IS_ZERO,
             empty=NO_MODEL,
             size=(6, 8),
         ),
-        table(
-            "Pods without energy",
+        _pods_without(
+            "energy",
             "Tokens found, no energy: check that gpuledger is scraped there, with honor_labels: true.",
-            _POD,
-            [Column("Found", f"{names} ({without['energy']})", decimals=0)],
-            empty="Each pod with tokens has energy",
-            sort="Pod",
-            ascending=True,
-            size=(9, 8),
+            "Each pod with tokens has energy",
         ),
-        table(
-            "Pods without tokens",
+        _pods_without(
+            "tokens",
             "Energy, no tokens, where models are served: not scraped, metrics disabled, or no server.",
-            _POD,
-            [Column("Found", f"{names} ({without['tokens']})", decimals=0)],
-            empty="Each pod on a GPU exports tokens",
-            sort="Pod",
-            ascending=True,
-            size=(9, 8),
+            "Each pod on a GPU exports tokens",
         ),
     ]
+
+
+def _without(kind: str) -> str:
+    return f"gpuledger:pod_without_{kind}:info{{{_CHOSEN}}}"
+
+
+def _pods_without(kind: str, description: str, empty: str) -> Panel:
+    return table(
+        f"Pods without {kind}",
+        description,
+        _POD,
+        [Column("Found", f"group by ({', '.join(_POD)}) ({_without(kind)})", decimals=0)],
+        empty=empty,
+        sort="Pod",
+        ascending=True,
+        size=(9, 8),
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import environ
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from gpuledger.config.load import CONFIG_VARIABLE, load_values, settings_of
 from gpuledger.config.node import ALL_GROUPS, HELP_PAGES, HelpPage
@@ -254,6 +254,41 @@ def reject_words(command: str, words: Sequence[str]) -> None:
     """Raise UsageError when a command without positional arguments got some."""
     if words:
         raise UsageError(f"{command} takes no argument '{words[0]}'; see gpuledger {command} --help")
+
+
+class Action(Protocol):
+    """A subcommand that takes from `fewest` to `most` arguments; `arguments` says which, for messages."""
+
+    @property
+    def arguments(self) -> str:
+        """The arguments in words."""
+
+    @property
+    def fewest(self) -> int:
+        """The number of arguments that it needs."""
+
+    @property
+    def most(self) -> int:
+        """The number of arguments that it can take."""
+
+
+A = TypeVar("A", bound=Action)
+
+
+def choose_action(
+    command: str, words: Sequence[str], actions: Mapping[str, A]
+) -> tuple[str, A, Sequence[str]]:
+    """The subcommand that the words name: its name, itself and its arguments. Raises UsageError."""
+    see = f"see gpuledger {command} --help"
+    if not words:
+        raise UsageError(f"{command} needs one of {', '.join(actions)}; {see}")
+    name, *rest = words
+    if name not in actions:
+        raise unknown_name_error(f"{command} command", name, actions)
+    action = actions[name]
+    if not action.fewest <= len(rest) <= action.most:
+        raise UsageError(f"{command} {name} needs {action.arguments}; {see}")
+    return name, action, rest
 
 
 ReadSettings = Callable[[], Mapping[str, Any]]

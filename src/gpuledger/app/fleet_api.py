@@ -9,9 +9,8 @@ from urllib.parse import urlencode
 
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.http.blocking_client import BlockingConnection
-from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
+from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, json_error
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.text import to_short_line
 from gpuledger.terminal.fleet_picture import FleetPicture, parse_fleet
 
 _FLEET = "/api/v1/fleet"
@@ -84,7 +83,15 @@ class FleetApiClient(NodeApiClient):
         self.close()
         if failed:
             response.body = bytes(kept)
-            raise _refusal(response, self._describe_status(response))
+            raise self._refusal(response)
+
+    def _refusal(self, response: HttpResponse) -> NodeBooksRefused:
+        """The error of the API, else a sentence on its status."""
+        try:
+            code, message = json_error(response.decoded_body(1 << 16))
+        except HttpRequestFailed:
+            code = message = ""
+        return NodeBooksRefused(message or self._describe_status(response), code)
 
     def _object(self, path: str) -> Mapping[str, Any]:
         answer = self._get(path, {})
@@ -102,12 +109,3 @@ class FleetApiClient(NodeApiClient):
 
     def _describe_not_found(self) -> str:
         return f"{self.url} is not a gpuledger fleet: give the URL of `gpuledger fleet`"
-
-
-def _refusal(response: HttpResponse, otherwise: str) -> NodeBooksRefused:
-    """The error of the API, else a sentence on its status."""
-    try:
-        error = json.loads(response.decoded_body(1 << 16))["error"]
-        return NodeBooksRefused(to_short_line(error["message"]), str(error["code"]))
-    except (HttpRequestFailed, ValueError, LookupError, TypeError, RecursionError):
-        return NodeBooksRefused(otherwise, "")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
 from gpuledger.http.client_access import ClientAccess, create_client_context, find_login
-from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
+from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
 from gpuledger.http.hosts import host_field, parse_http_url
 from gpuledger.http.openssl import ssl_reason
 from gpuledger.model.errors import GpuledgerError
@@ -159,7 +159,8 @@ class NodeApiClient:
             return self._describe_not_found()
         if answer.status == 400 and not self._secure:
             return f"{self.url} rejects the request (400): try https:// in {self.flag}"
-        return f"{self.url} answers {answer.status} to {self.page}{_message(answer)}"
+        _, message = json_error(answer.body)
+        return f"{self.url} answers {answer.status} to {self.page}" + (f": {message}" if message else "")
 
     def _describe_not_found(self) -> str:
         """A node without the web API, an older version, or a wrong path: the metrics page shows which."""
@@ -175,9 +176,3 @@ class NodeApiClient:
         if self._base:
             return f"there is no gpuledger at {self.url}: give --url without a path, such as http://node:9400"
         return f"{self.url} answers, but not as a gpuledger that top supports: {self.advice}"
-
-
-def _message(answer: HttpResponse) -> str:
-    with suppress(ValueError, LookupError, TypeError):
-        return f": {to_short_line(json.loads(answer.body)['error']['message'])}"
-    return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from os import environ
@@ -12,12 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
-from gpuledger.app.control_socket import PRIVATE_MODE, SHARED_MODE, open_control_socket
+from gpuledger.app.control_socket import open_control_socket
 from gpuledger.app.control_thread import ControlThread
 from gpuledger.app.http_access import guard_routes
 from gpuledger.app.ledger_requests import LedgerRequests
-from gpuledger.app.readers import Peer, Readers
-from gpuledger.config.access import ALL, OWN, AccessSettings
+from gpuledger.app.readers import Readers
+from gpuledger.app.user_services import (
+    free_handler,
+    offers_devices,
+    open_availability_board,
+    open_readers,
+    socket_mode,
+)
+from gpuledger.config.access import OWN, AccessSettings
 from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
 from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
@@ -30,7 +37,6 @@ from gpuledger.dialects.settings import (
 from gpuledger.host.clock import SystemClock, seconds_suspended
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.pci import PciBus
-from gpuledger.host.process_tree import ProcessTree
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings, TimeZoneSettings, configured_time_zone
 from gpuledger.host.users import PasswdUsers, open_users
@@ -44,7 +50,6 @@ from gpuledger.ledger.device_conditions import CONDITION_QUANTITIES
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices, TeamSettings
-from gpuledger.ledger.reservations import CommandProcess
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
@@ -54,10 +59,9 @@ from gpuledger.model.session import LedgerState
 from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
-from gpuledger.node.availability_board import AvailabilityBoard
 from gpuledger.node.device_log import GpuCountLog, InstanceLog, OmittedProcessLog
 from gpuledger.node.loop import Namer, Node
-from gpuledger.node.settings import NO_SOCKET, ControlSettings, GpuCountSettings, NodeSettings
+from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings
 from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.outputs.responses import health_routes
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
@@ -144,7 +148,7 @@ class HostContext:
 class NodeParts:
     """A node that has not started to tick, its ledger, and the metrics pages that it will publish.
 
-    A reload replaces source, owner indexes and pages: read these fields on each use.
+    A reload replaces source, owner indexes, pages, values and readers: read these fields on each use.
     """
 
     host_context: HostContext
@@ -155,11 +159,12 @@ class NodeParts:
     store: Store | None
     owner_indexes: OwnerIndexes
     control: ControlThread
+    values: Mapping[str, Any]
+    readers: Readers
+    ledger_access: LedgerAccess
+    ledger_requests: LedgerRequests
     profiling: PolledIndex[ProfilingValues] | None = None
     api: Api | None = None
-    board: AvailabilityBoard | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
-    readers: Readers = field(default_factory=lambda: open_readers({}))
     pod_events: PolledIndex[tuple[str, ...]] | None = None
 
     @property
@@ -283,14 +288,16 @@ def assemble_parts(
                 source.info,
                 folder,
                 environ,
-                mode=_socket_mode(values),
+                mode=socket_mode(values),
             )
         except GpuledgerError:
             if store is not None:
                 store.close()
             raise
 
-    board = open_availability_board(host, store, clock) if judges_availability else None
+    board = None
+    if judges_availability:
+        board = open_availability_board(host.procfs, host.users.name, store, clock)
     gpu_count_log = GpuCountLog(build_settings(GpuCountSettings, values).expected)
     instance_log = InstanceLog()
     omitted_log = OmittedProcessLog()
@@ -342,6 +349,14 @@ def assemble_parts(
         pausable=control_socket is not None,
     )
     control = ControlThread(node, control_socket, lambda peer: parts.readers.controls(peer))  # noqa: PLW0108  (parts is bound later)
+    ledger_access = _ledger_access(store, clock, source.info)
+    ledger_requests = LedgerRequests(
+        lambda: parts.values, lambda: parts.pages.state, ledger_access, lambda: parts.readers, environ
+    )
+    control.add_requests(ledger_requests.handlers)
+    if board is not None:
+        free = free_handler(board, lambda: parts.pages.state, lambda: parts.readers, host.procfs, values)
+        control.add_requests({"free": free})
     parts = NodeParts(
         host,
         source,
@@ -351,75 +366,23 @@ def assemble_parts(
         store,
         owner_indexes,
         control,
+        values,
+        open_readers(values),
+        ledger_access,
+        ledger_requests,
         profiling,
-        board=board,
-        values=values,
-        readers=open_readers(values),
     )
-    control.add_requests(_ledger_requests(parts).handlers)
-    if board is not None:
-        control.add_requests({"free": _free_requests(parts, board, values)})
     return parts
 
 
-def open_readers(values: Mapping[str, Any]) -> Readers:
-    """Who may read what, under these settings."""
-    host = build_settings(HostSettings, values)
-    users = open_users(host, values, environ)
-    return Readers(build_settings(AccessSettings, values), users, host.procfs)
+def _ledger_access(store: Store | None, clock: Clock, source: SourceInfo) -> LedgerAccess:
+    def open_history() -> History:
+        from gpuledger.ledger.store.history import History
 
+        assert store is not None
+        return History(store.file)
 
-def _socket_mode(values: Mapping[str, Any]) -> int:
-    return PRIVATE_MODE if build_settings(AccessSettings, values).mode == ALL else SHARED_MODE
-
-
-def _ledger_requests(parts: NodeParts) -> LedgerRequests:
-    """Answers to commands of users who cannot open the ledger."""
-    return LedgerRequests(
-        lambda: parts.values,
-        lambda: parts.pages.state,
-        _ledger_access(parts),
-        lambda: parts.readers,
-        environ,
-    )
-
-
-def _free_requests(
-    parts: NodeParts, board: AvailabilityBoard, values: Mapping[str, Any]
-) -> Callable[[Mapping[str, Any], Peer], Mapping[str, Any]]:
-    """Answers `gpuledger free`; imported with the first request."""
-    node = configured_node_name(values, environ)
-    tree = ProcessTree(parts.host_context.procfs.root)
-
-    def start_ticks(pid: int) -> int | None:
-        found = tree.read(pid)
-        return None if found is None or not found.running else found.ticks
-
-    def answer(request: Mapping[str, Any], peer: Peer) -> Mapping[str, Any]:
-        from gpuledger.app.free_requests import FreeRequests
-
-        requests = FreeRequests(
-            board, node, lambda: parts.pages.state, start_ticks, parts.readers.reader_of_peer
-        )
-        return requests.answer(request, peer)
-
-    return answer
-
-
-def open_availability_board(host: HostContext, store: Store | None, clock: Clock) -> AvailabilityBoard:
-    """Which Devices can be taken, with the reservations that are stored beside the ledger on disk."""
-    tree = ProcessTree(host.procfs.root)
-
-    def runs(command: CommandProcess) -> bool:
-        found = tree.read(command.pid)
-        return found is not None and found.running and found.ticks == command.ticks
-
-    storage = None
-    if store is not None and store.on_disk:
-        from gpuledger.ledger.store.reservation_file import ReservationFile, reservation_path
-
-        storage = ReservationFile(reservation_path(store.file), host.procfs.boot_id)
-    return AvailabilityBoard(clock, host.users.name, runs, storage)
+    return LedgerAccess(clock, None if store is None else open_history, source.simulated)
 
 
 def open_profiling_index(settings: DcgmExporterSourceSettings, clock: Clock) -> PolledIndex[ProfilingValues]:
@@ -472,7 +435,7 @@ def assemble_node(values: Mapping[str, Any], clock: Clock | None = None) -> Asse
         served,
         on_publish,
         extra_quantities=wanted,
-        judges_availability=_offers_devices(values),
+        judges_availability=offers_devices(values),
         clock=clock,
     )
     api = parts.api = _build_api(parts, values)
@@ -503,13 +466,7 @@ def default_page_dialects(values: Mapping[str, Any], available: Mapping[str, Dia
 def web_quantities(values: Mapping[str, Any]) -> frozenset[Quantity]:
     """The quantities that page, API and `gpuledger free` need, whichever dialects are exported."""
     shown = SNAPSHOT_WANTS if build_settings(WebSettings, values).page == "full" else frozenset()
-    return shown | CONDITION_QUANTITIES if _offers_devices(values) else shown
-
-
-def _offers_devices(values: Mapping[str, Any]) -> bool:
-    """Whether users can see which Devices can be taken: on the page, or over the control socket."""
-    has_socket = build_settings(ControlSettings, values).socket != NO_SOCKET
-    return has_socket or build_settings(WebSettings, values).page == "full"
+    return shown | CONDITION_QUANTITIES if offers_devices(values) else shown
 
 
 def build_listeners(
@@ -573,25 +530,15 @@ def _source_speed(values: Mapping[str, Any], source: SourceInfo) -> float:
     return build_settings(SourceSettings, values).speed if source.simulated else 1.0
 
 
-def _ledger_access(parts: NodeParts) -> LedgerAccess:
-    store = parts.store
-
-    def open_history() -> History:
-        from gpuledger.ledger.store.history import History
-
-        assert store is not None
-        return History(store.file)
-
-    return LedgerAccess(parts.clock, None if store is None else open_history, parts.source.info.simulated)
-
-
 def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
-    access = _ledger_access(parts)
     # Simulated time may run faster: a point of a chart never covers less than a tick.
     interval = build_settings(NodeSettings, values).interval
     tick_seconds = interval * _source_speed(values, parts.source.info)
     return Api(
-        parts.pages.state, access, parts.clock, STEP_SECONDS * max(1, ceil(tick_seconds / STEP_SECONDS))
+        parts.pages.state,
+        parts.ledger_access,
+        parts.clock,
+        STEP_SECONDS * max(1, ceil(tick_seconds / STEP_SECONDS)),
     )
 
 
@@ -613,5 +560,5 @@ def _api_options(values: Mapping[str, Any], parts: NodeParts) -> ApiOptions:
         build_settings(TeamSettings, values).teams,
         build_settings(TimeZoneSettings, values).timezone,
         build_settings(AdviceSettings, values),
-        _ledger_requests(parts).answer,
+        parts.ledger_requests.answer,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -14,11 +15,11 @@ from gpuledger.app.ledger_file import LedgerForbidden, open_history
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.config.load import settings_of
 from gpuledger.config.node import ALL_GROUPS
+from gpuledger.http.client_messages import json_error
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.history import History, LedgerNotFound
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings, declared_settings
-from gpuledger.model.text import to_short_line
 from gpuledger.node.settings import NO_SOCKET, ControlSettings
 from gpuledger.terminal.settings import NodeUrlSettings
 
@@ -70,14 +71,12 @@ class _AnswerClient(NodeApiClient):
         """The JSON object at a path. Raises GpuledgerError with the node's reason."""
         self.page = path
         answer = self._get(f"{path}?{urlencode(parameters)}" if parameters else path, {})
-        try:
-            found = json.loads(answer.body)
-            error = found.get("error", {}) if answer.status != 200 else {}
-            code, message = str(error.get("code", "")), to_short_line(error.get("message", ""))
-        except (ValueError, RecursionError, AttributeError):
-            found, code, message = None, "", ""
-        if answer.status == 200 and isinstance(found, dict):
-            return found
+        if answer.status == 200:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(answer.body)
+                if isinstance(found, dict):
+                    return found
+        code, message = json_error(answer.body)
         if message and code not in _NO_ENDPOINT:
             raise GpuledgerError(f"{self.url}: {message}")
         raise GpuledgerError(self._describe_status(answer))

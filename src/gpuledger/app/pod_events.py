@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from gpuledger.app.receipt_source import receipt_from_ledger
 from gpuledger.config.node import configured_node_name
+from gpuledger.host.files import replace_file
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.settings import configured_time_zone
 from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused
@@ -118,13 +119,13 @@ class PodEvents:
 
         Raises GpuledgerError if Events cannot be posted now; the next pass tries again.
         """
-        before = json.dumps(self._content())
+        before = self._content()
         try:
             self._follow()
             self._post_ended()
         finally:
-            if json.dumps(self._content()) != before:
-                self._save()
+            if (content := self._content()) != before:
+                self._save(content)
         return tuple(self._followed)
 
     def _follow(self) -> None:
@@ -186,9 +187,10 @@ class PodEvents:
             if error.status != 409:
                 log.info("no Event for pod %s/%s: %s", pod.namespace, pod.name, error)
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> str:
         followed = {uid: asdict(pod) for uid, pod in sorted(self._followed.items())}
-        return {"version": _VERSION, "followed": followed, "done": dict(sorted(self._done.items()))}
+        done = dict(sorted(self._done.items()))
+        return json.dumps({"version": _VERSION, "followed": followed, "done": done})
 
     def _load(self) -> None:
         """Continue where an earlier run ended; a missing or damaged file is an empty one."""
@@ -204,14 +206,11 @@ class PodEvents:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             log.warning("%s cannot be read (%s): a pod can get a second Event", self._file, error)
 
-    def _save(self) -> None:
+    def _save(self, content: str) -> None:
         if self._file is None:
             return
-        temporary = self._file.with_name(f".{self._file.name}.tmp")
         try:
-            temporary.touch(mode=0o600)
-            temporary.write_text(json.dumps(self._content()))
-            temporary.replace(self._file)
+            replace_file(self._file, content.encode())
         except OSError as error:
             log.warning("%s cannot be written (%s): a pod can get a second Event", self._file, error.strerror)
 

@@ -16,9 +16,9 @@ from gpuledger.app.node_assembly import (
     build_dialects,
     build_listeners,
     default_page_dialects,
-    open_readers,
     web_quantities,
 )
+from gpuledger.app.user_services import open_readers
 from gpuledger.config.access import AccessSettings
 from gpuledger.config.node import configured_node_name
 from gpuledger.config.settings import LogSettings

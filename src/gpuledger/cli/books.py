@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.app.flags import build_parser, choose_action, parse_flags
 from gpuledger.app.ledger_file import (
     current_time_of,
     is_simulated,
@@ -42,7 +42,7 @@ from gpuledger.ledger.books.work_folder import abandoned_folders, is_write_error
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import choose_period, parse_range
 from gpuledger.ledger.store.watched_range import resolve_watched_range
-from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
+from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
 
 _ABOUT = """\
@@ -73,15 +73,8 @@ def run(arguments: Sequence[str]) -> int:
     made = build_parser("books", _ABOUT, _EXAMPLES, BOOKS_GROUPS)
     made.usage = "gpuledger books check|backup|export|merge|forget [ARGUMENTS] [FLAGS]"
     given = parse_flags(made, BOOKS_GROUPS.values(), arguments, os.environ)
-    if not given.arguments:
-        raise UsageError(f"books needs one of {', '.join(_ACTIONS)}; see gpuledger books --help")
-    name, *words = given.arguments
-    if name not in _ACTIONS:
-        raise unknown_name_error("books command", name, _ACTIONS)
-    action = _ACTIONS[name]
+    name, action, words = choose_action("books", given.arguments, _ACTIONS)
     _require_flags(name, action, given.flags)
-    if not action.fewest <= len(words) <= action.most:
-        raise UsageError(f"books {name} needs {action.arguments}; see gpuledger books --help")
     groups = (*BOOKS_GROUPS.values(), DialectSettings)
     values = load_values(groups, given.flags, os.environ, given.config, ALL_GROUPS)
     settings = build_settings(BooksSettings, values)

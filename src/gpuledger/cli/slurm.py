@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.app.flags import build_parser, choose_action, parse_flags
 from gpuledger.app.receipt_output import format_receipt
 from gpuledger.app.slurm_receipts.accounting import JobRow, SlurmCommands
 from gpuledger.app.slurm_receipts.node_receipts import NodeReceipts
@@ -20,7 +20,7 @@ from gpuledger.config.node import ALL_GROUPS, SLURM_GROUPS
 from gpuledger.config.slurm import SlurmReceiptSettings
 from gpuledger.ledger.report.receipt.merging import merge_receipts
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
-from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
+from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.text import to_short_line
 from gpuledger.terminal.settings import NodeAccessSettings
@@ -50,14 +50,7 @@ def run(arguments: Sequence[str]) -> int:
     made = build_parser("slurm", _ABOUT, _EXAMPLES, SLURM_GROUPS)
     made.usage = "gpuledger slurm update|receipt [JOB] [FLAGS]"
     given = parse_flags(made, SLURM_GROUPS.values(), arguments, os.environ)
-    if not given.arguments:
-        raise UsageError(f"slurm needs one of {', '.join(_ACTIONS)}; see gpuledger slurm --help")
-    name, *words = given.arguments
-    if name not in _ACTIONS:
-        raise unknown_name_error("slurm command", name, _ACTIONS)
-    action = _ACTIONS[name]
-    if len(words) != action.words:
-        raise UsageError(f"slurm {name} needs {action.arguments}; see gpuledger slurm --help")
+    _, action, words = choose_action("slurm", given.arguments, _ACTIONS)
     values = load_values(SLURM_GROUPS.values(), given.flags, os.environ, given.config, ALL_GROUPS)
     return action.run(words, build_settings(SlurmReceiptSettings, values), values)
 
@@ -131,11 +124,12 @@ def _receipts(settings: SlurmReceiptSettings) -> NodeReceipts:
 
 class _Action(NamedTuple):
     run: Callable[[Sequence[str], SlurmReceiptSettings, Mapping[str, Any]], int]
-    words: int
     arguments: str
+    fewest: int
+    most: int
 
 
 _ACTIONS = {
-    "update": _Action(_update, 0, "no argument"),
-    "receipt": _Action(_show_receipt, 1, "one job id"),
+    "update": _Action(_update, "no argument", 0, 0),
+    "receipt": _Action(_show_receipt, "one job id", 1, 1),
 }

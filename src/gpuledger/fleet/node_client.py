@@ -7,7 +7,6 @@ import base64
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.host.files import file_signature
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_access import ClientAccess, create_client_context, find_login
-from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
+from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
 from gpuledger.http.hosts import host_field
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import join_host_port, to_short_line
@@ -29,6 +28,8 @@ _LOG = logging.getLogger("gpuledger.fleet")
 # Bytes of an answer as sent, and decompressed: a node with some thousand processes.
 MOST_SENT: Final = 4 << 20
 MOST_DECODED: Final = 8 << 20
+# Bytes of an error.
+_LONGEST_ERROR: Final = 64 * 1024
 # Servers close idle connections after minutes; a router in between can do so earlier.
 _MAX_IDLE: Final = 60.0
 
@@ -146,6 +147,14 @@ class NodeClient:
         )
         return encode_request("GET", f"{address.path}{path}", sent)
 
+    async def open_stream(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A new connection for a long answer; `limit` is the reader's. Raises OSError and UnicodeError."""
+        address, context = self.address, self.context
+        name = address.host if context is not None else None
+        return await asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname=name, limit=limit
+        )
+
     @property
     def context(self) -> SSLContext | None:
         """The TLS context of the node's scheme."""
@@ -198,6 +207,13 @@ def describe_refusal(response: HttpResponse) -> tuple[str, str]:
 
 def _reason(response: HttpResponse) -> str:
     """The message of the API's error, after a colon."""
-    with suppress(ValueError, LookupError, TypeError, RecursionError, HttpRequestFailed):
-        return f": {to_short_line(json.loads(response.decoded_body(1 << 16))['error']['message'])}"
-    return ""
+    _, message = refusal_error(response)
+    return f": {message}" if message else ""
+
+
+def refusal_error(response: HttpResponse) -> tuple[str, str]:
+    """Code and message of the API's error in a response; empty if it has none."""
+    try:
+        return json_error(response.decoded_body(_LONGEST_ERROR))
+    except HttpRequestFailed:
+        return "", ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Final
 
-from gpuledger.fleet.node_client import NodeClient, NodeRequestFailed, describe_refusal
+from gpuledger.fleet.node_client import NodeClient, NodeRequestFailed, describe_refusal, refusal_error
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, ResponseParser
 from gpuledger.http.routes import Response, ResponseStream
 from gpuledger.web.api.responses import ApiError
@@ -30,13 +30,9 @@ async def open_download(client: NodeClient, path: str) -> Response:
 
 
 async def _open_download(client: NodeClient, path: str) -> Response:
-    address, context = client.address, client.context
-    name = address.host if context is not None else None
     try:
         async with asyncio.timeout(_CONNECT):
-            reader, writer = await asyncio.open_connection(
-                address.host, address.port, ssl=context, server_hostname=name, limit=_PIECE
-            )
+            reader, writer = await client.open_stream(_PIECE)
     except TimeoutError:
         raise NodeRequestFailed(f"no connection within {_CONNECT:g} s", "connect") from None
     except (OSError, UnicodeError) as error:
@@ -61,10 +57,8 @@ async def _open_download(client: NodeClient, path: str) -> Response:
 def _refusal(head: HttpResponse) -> tuple[str, str]:
     """The reason of a node, and its kind: `not_watched` if the node has nothing of the range."""
     text, kind = describe_refusal(head)
-    with suppress(HttpRequestFailed):
-        if b'"not_watched"' in head.decoded_body(_LONGEST_ERROR):
-            return text, "not_watched"
-    return text, kind
+    code, _ = refusal_error(head)
+    return text, code if code == "not_watched" else kind
 
 
 class NodeDownload(ResponseStream):

@@ -27,13 +27,9 @@ sslproto.SSLProtocol.max_size = 16 * 1024
 
 async def follow_sessions(client: NodeClient, changed: Callable[[], None]) -> None:
     """Call `changed` for each event of sessions, until the stream ends. Always raises NodeRequestFailed."""
-    address, context = client.address, client.context
-    name = address.host if context is not None else None
     try:
         async with asyncio.timeout(_ANSWER):
-            reader, writer = await asyncio.open_connection(
-                address.host, address.port, ssl=context, server_hostname=name, limit=_LONGEST
-            )
+            reader, writer = await client.open_stream(_LONGEST)
     except (OSError, UnicodeError) as error:
         raise NodeRequestFailed(f"no events: {error}", "connect") from None
     try:

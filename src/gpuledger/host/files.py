@@ -74,6 +74,21 @@ def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+def replace_file(file: Path, content: bytes) -> None:
+    """Replace a small file: readers see the old content or the new one. Raises OSError.
+
+    Callers take turns: the content is first written to a file that always has the same name.
+    """
+    new = file.with_name(f".{file.name}.tmp")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as opened:
+        opened.write(content)
+        opened.flush()
+        # Must come before the rename: otherwise a power failure could leave an empty file.
+        os.fsync(opened.fileno())
+    new.replace(file)
+
+
 def file_signature(file: Path) -> tuple[int, ...] | None:
     """A value that changes whenever the file is replaced or modified; None if it cannot be read by stat.
 

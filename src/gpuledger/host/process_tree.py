@@ -64,6 +64,11 @@ class ProcessTree:
             running=fields[0] not in (b"Z", b"X", b"x"),
         )
 
+    def running_since(self, pid: int) -> int | None:
+        """The start of a running process, in clock ticks since boot; None if there is none to be seen."""
+        found = self.read(pid)
+        return found.ticks if found is not None and found.running else None
+
     def ancestors(self, process: OsProcess) -> Iterator[OsProcess]:
         """The parent, its parent and so on, as far as they are visible; without init and kernel threads."""
         child = process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import Final
 from urllib.parse import SplitResult, quote
 
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.text import to_short_line
 
 _STATUS: Final = re.compile(rb"HTTP/1\.(?P<minor>[01]) (?P<status>[0-9]{3})(?: [^\r\n]*)?")
 _HEAD_END: Final = b"\r\n\r\n"
@@ -81,6 +83,15 @@ class HttpResponse:
         if limit and len(self.body) > limit:
             raise _oversized(limit)
         return self.body
+
+
+def json_error(body: bytes) -> tuple[str, str]:
+    """Code and message, as one short line, of an error of this program's APIs; empty texts if it is none."""
+    try:
+        error = json.loads(body)["error"]
+        return str(error.get("code") or ""), to_short_line(error.get("message") or "")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return "", ""
 
 
 def _decompress_gzip(body: bytes, limit: int) -> bytes:

@@ -18,13 +18,12 @@ class CommandProcess(NamedTuple):
 class Reservation(NamedTuple):
     """A Device (by uuid) that a user has reserved.
 
-    `made` is unix seconds. It ends at `ends`, on the clock since boot, or, if that is None, when `command`
+    It ends at `ends`, on the clock since boot, or, if that is None, when `command`
     ends. `seconds` is the time for which it was made, 0 with a command.
     """
 
     device: str
     uid: int
-    made: float
     seconds: float = 0.0
     ends: float | None = None
     command: CommandProcess | None = None

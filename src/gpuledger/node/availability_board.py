@@ -94,8 +94,8 @@ class AvailabilityBoard:
             chosen = choose_devices(self._candidates(wish.window), wish)
             elapsed = self._clock.elapsed()
             ends = None if command is not None else elapsed + seconds
-            made, length = self._clock.unix(), 0.0 if command is not None else seconds
-            self._book.add([Reservation(one.device.uuid, uid, made, length, ends, command) for one in chosen])
+            length = 0.0 if command is not None else seconds
+            self._book.add([Reservation(one.device.uuid, uid, length, ends, command) for one in chosen])
             self._save()
             reserved = {device_key(one.device): one for one in self._candidates(wish.window)}
         return [reserved[device_key(one.device)] for one in chosen]

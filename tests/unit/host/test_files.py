@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from gpuledger.host.files import read_at_most
+from gpuledger.host.files import read_at_most, replace_file
 
 
 @pytest.mark.parametrize("content", [b"", b"four", b"\x00\xff\n\r\n"], ids=["empty", "full", "binary"])
@@ -48,3 +48,12 @@ def test_an_unreadable_file_raises_without_blocking(tmp_path: Path, made, reason
         read_at_most(made(tmp_path / "file"), 1 << 20)
     assert caught.value.errno == reason
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_replaced_file_has_the_new_content_and_is_private(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    for content in (b"long content", b"new"):
+        replace_file(file, content)
+        assert file.read_bytes() == content
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["state.json"]

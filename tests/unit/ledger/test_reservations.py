@@ -15,11 +15,11 @@ JOB = CommandProcess(42, 7_000)
 
 
 def timed(device: str = GPU.uuid, uid: int = ANN, ends: float = 300.0) -> Reservation:
-    return Reservation(device, uid, 0.0, ends, ends)
+    return Reservation(device, uid, ends, ends)
 
 
 def held(device: str = GPU.uuid, uid: int = ANN) -> Reservation:
-    return Reservation(device, uid, 0.0, command=JOB)
+    return Reservation(device, uid, command=JOB)
 
 
 def still_runs(_: CommandProcess) -> bool:
@@ -90,7 +90,7 @@ def test_never_two_of_one_device_and_none_after_its_end(steps: list[tuple[object
             device, uid, ends = parts
             taken = {one.device for one in book}
             try:
-                book.add([Reservation(device, uid, 0.0, ends, ends)])  # type: ignore[arg-type]
+                book.add([Reservation(device, uid, ends, ends)])  # type: ignore[arg-type]
             except ValueError:
                 assert device in taken
             else:

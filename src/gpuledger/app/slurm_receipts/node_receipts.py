@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.app.slurm_receipts.accounting import JobRow
 from gpuledger.host.files import read_at_most
+from gpuledger.http.client_messages import json_error
 from gpuledger.ledger.report.receipt.content import RECEIPT_VERSION, ReceiptJson
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -41,22 +42,17 @@ class _ReceiptClient(NodeApiClient):
     def receipt(self, query: Mapping[str, str]) -> Any:
         """The node's answer as JSON; None if its ledger does not have the owner. Raises GpuledgerError."""
         answer = self._get(f"{RECEIPT_PATH}?{urlencode(query)}", {})
+        if answer.status == 404 and json_error(answer.body)[0] not in ("", *_NO_API):
+            return None
+        if answer.status != 200:
+            raise GpuledgerError(self._describe_status(answer))
         try:
             found = json.loads(answer.body)
         except (ValueError, RecursionError):
             found = None
-        if answer.status == 404 and _error_code(found) not in ("", *_NO_API):
-            return None
-        if answer.status != 200:
-            raise GpuledgerError(self._describe_status(answer))
         if found is None:
             raise GpuledgerError(f"{self.url} is not a gpuledger: its answer to {RECEIPT_PATH} is not JSON")
         return found
-
-
-def _error_code(body: object) -> str:
-    error = body.get("error") if isinstance(body, dict) else None
-    return str(error.get("code") or "") if isinstance(error, dict) else ""
 
 
 class NodeReceipts:

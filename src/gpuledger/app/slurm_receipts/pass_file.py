@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.app.slurm_receipts.updates import PassState
+from gpuledger.host.files import replace_file
 from gpuledger.model.errors import GpuledgerError
 
 _VERSION = 1
@@ -60,10 +61,8 @@ class PassFile:
         """Replace the state: readers see the old one or the new one."""
         lists = {"waiting": dict(state.waiting), "refreshed": dict(state.refreshed)}
         content = {"version": _VERSION, "at": state.at, **lists}
-        temporary = self.path.with_name(f".{self.path.name}.tmp")
         try:
-            temporary.write_text(json.dumps(content, sort_keys=True))
-            temporary.replace(self.path)
+            replace_file(self.path, json.dumps(content, sort_keys=True).encode())
         except OSError as error:
             raise self._failure("write", error) from None
 

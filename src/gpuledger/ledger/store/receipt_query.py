@@ -27,6 +27,7 @@ from gpuledger.ledger.report.receipt.content import (
     RECEIPT_VERSION,
     Amounts,
     BarScale,
+    DeviceUsage,
     ReceiptGpu,
     ReceiptJson,
     ReceiptOwner,
@@ -48,7 +49,6 @@ from gpuledger.ledger.store.explain_target import (
 )
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.receipt_usage import (
-    DeviceUsage,
     WatchedEvidence,
     device_usage,
     fitted_utilization,

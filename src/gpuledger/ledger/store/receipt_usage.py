@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypedDict
+from typing import Final
 
 from gpuledger.ledger.report.grouping import Grouping
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.receipt.content import BarScale, ReceiptHost
+from gpuledger.ledger.report.receipt.content import BarScale, DeviceUsage, ReceiptHost
 from gpuledger.ledger.report.receipt.timeline import DeviceTimeline
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.report.usage_rows import UsageBar, UsageRow
@@ -19,24 +19,6 @@ from gpuledger.model.session import UNOBSERVED
 
 # More bars than a receipt shows: they have other bounds.
 _FINE_BARS = 480
-
-
-class DeviceUsage(TypedDict):
-    """The fields of a `ReceiptGpu` that say what its owners did on it."""
-
-    memory_bytes: int | None
-    memory_peak_bytes: int | None
-    memory_mean_bytes: float | None
-    sm_seconds: float
-    sm_known_seconds: float
-    sm_mean: float | None
-    sm_peak: float | None
-    throttled: dict[str, float]
-    throttle_known_seconds: float
-    pcie_rx_bytes: int | None
-    pcie_tx_bytes: int | None
-    nvlink_rx_bytes: int | None
-    nvlink_tx_bytes: int | None
 
 
 def memory_sizes(history: History) -> dict[str, int]:

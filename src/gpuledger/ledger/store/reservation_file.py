@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from gpuledger.host.files import read_at_most
+from gpuledger.host.files import read_at_most, replace_file
 from gpuledger.ledger.reservations import CommandProcess, Reservation
 
 log = logging.getLogger("gpuledger.free")
@@ -58,14 +57,8 @@ class ReservationFile:
         """Replace the file. A failure is logged once: the reservations are then lost at a restart."""
         rows = [_row(one, elapsed, unix) for one in reservations]
         text = json.dumps({"version": _VERSION, "boot_id": self._boot_id, "reservations": rows})
-        new = self._file.with_name(self._file.name + ".new")
         try:
-            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(handle, "w", encoding="utf-8") as opened:
-                opened.write(text)
-                opened.flush()
-                os.fsync(opened.fileno())
-            new.replace(self._file)
+            replace_file(self._file, text.encode())
             self._has_failed = False
         except OSError as error:
             if not self._has_failed:
@@ -79,7 +72,6 @@ def _row(one: Reservation, elapsed: float, unix: float) -> dict[str, Any]:
     return {
         "device": one.device,
         "uid": one.uid,
-        "made": one.made,
         "seconds": one.seconds,
         "ends": one.ends,
         # For the time after a reboot.
@@ -96,9 +88,9 @@ def _parse(row: dict[str, Any], elapsed: float, unix: float, *, is_same_boot: bo
         if not is_same_boot:
             return None
         process = CommandProcess(int(pid), int(ticks))
-        return Reservation(str(row["device"]), int(row["uid"]), float(row["made"]), command=process)
+        return Reservation(str(row["device"]), int(row["uid"]), command=process)
     left = float(row["ends"]) - elapsed if is_same_boot else float(row["ends_unix"]) - unix
     left = min(left, seconds)
     if not left > 0:
         return None
-    return Reservation(str(row["device"]), int(row["uid"]), float(row["made"]), seconds, elapsed + left)
+    return Reservation(str(row["device"]), int(row["uid"]), seconds, elapsed + left)

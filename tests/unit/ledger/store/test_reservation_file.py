@@ -12,8 +12,8 @@ from gpuledger.ledger.reservations import CommandProcess, Reservation
 from gpuledger.ledger.store.reservation_file import ReservationFile, reservation_path
 
 NOW, BOOT = 1_700_000_000.0, 5000.0
-TIMED = Reservation("GPU-0", 1000, NOW, 300.0, BOOT + 300.0)
-HELD = Reservation("GPU-1", 1001, NOW, command=CommandProcess(42, 7000))
+TIMED = Reservation("GPU-0", 1000, 300.0, BOOT + 300.0)
+HELD = Reservation("GPU-1", 1001, command=CommandProcess(42, 7000))
 
 
 @pytest.fixture

@@ -54,15 +54,35 @@ class DeviceBars(TypedDict):
     utilization: list[float | None]
 
 
-class ReceiptGpu(Amounts):
+class DeviceUsage(TypedDict):
+    """What the owners did on one device.
+
+    `sm_seconds` are the seconds times the SM utilization (a ratio) of the `sm_known_seconds`. `throttled` has
+    seconds by reason, of those in `throttle_known_seconds`.
+    """
+
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    memory_mean_bytes: float | None
+    sm_seconds: float
+    sm_known_seconds: float
+    sm_mean: float | None
+    sm_peak: float | None
+    throttled: dict[str, float]
+    throttle_known_seconds: float
+    pcie_rx_bytes: int | None
+    pcie_tx_bytes: int | None
+    nvlink_rx_bytes: int | None
+    nvlink_tx_bytes: int | None
+
+
+class ReceiptGpu(Amounts, DeviceUsage):
     """One GPU or MIG instance; `uuid` is that of the device. `sm_share` is its part of the GPU.
 
     `first_active` and `last_active` are the first and last second in which an engine was busy for the owner.
     `wait_seconds` are those between having the device and the first of these, summed over the owner's
     jobs there, in seconds of the device, as are `tail_seconds` after the last one and `gap_seconds`, the idle
-    ones between. None if some second around them is not known. `sm_seconds` are the seconds times the SM
-    utilization (a ratio) of the `sm_known_seconds`. `throttled` has seconds by reason, of those in
-    `throttle_known_seconds`.
+    ones between. None if some second around them is not known.
 
     `begun_before`: it was there already when the range, or the ledger, begins. `unwatched_seconds` are those
     between `begins` and `ends` in which nobody looked. `usage_complete` is False if memory and utilization
@@ -88,19 +108,6 @@ class ReceiptGpu(Amounts):
     begun_before: bool
     unwatched_seconds: float
     usage_complete: bool
-    memory_bytes: int | None
-    memory_peak_bytes: int | None
-    memory_mean_bytes: float | None
-    sm_seconds: float
-    sm_known_seconds: float
-    sm_mean: float | None
-    sm_peak: float | None
-    throttled: dict[str, float]
-    throttle_known_seconds: float
-    pcie_rx_bytes: int | None
-    pcie_tx_bytes: int | None
-    nvlink_rx_bytes: int | None
-    nvlink_tx_bytes: int | None
     bars: DeviceBars
 
 

@@ -1,8 +1,8 @@
 """The rules of FOCUS 1.3 for a dataset of cost and usage, as a table: when columns are null, what they hold.
 
 Written from the specification, because no published validator knows this version offline. The rules are
-those of charges that gpuledger makes: usage, at a price, without discounts, taxes and corrections. A cell is
-a text; an empty one is null.
+those of charges that gpuledger makes: usage, at a price, without discounts, taxes and corrections; and usage
+that other charges pay for, such as tokens. A cell is a text; an empty one is null.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ def _recommended(is_valid: Callable[[str], bool] = _is_text, null: str = NEVER) 
 
 RULES: Mapping[str, ColumnRule] = {
     # The part of a charge that belongs to no owner has no allocated resource.
-    "AllocatedMethodDetails": _recommended(_is_method_details),
-    "AllocatedMethodId": _conditional(_one_of("allocation", "residence")),
+    # What is not split, such as tokens, has no method.
+    "AllocatedMethodDetails": _recommended(_is_method_details, null="AllocatedMethodId"),
+    "AllocatedMethodId": _conditional(_one_of("allocation", "residence"), null=""),
     "AllocatedResourceId": _conditional(null=""),
     "AllocatedResourceName": _conditional(null="AllocatedResourceId"),
     "AllocatedTags": _conditional(_is_tags, null=""),
@@ -154,7 +155,7 @@ RULES: Mapping[str, ColumnRule] = {
     # Null if the resource has no display name.
     "ResourceName": _conditional(null=""),
     "ResourceType": _conditional(),
-    "ServiceCategory": _mandatory(_one_of("Compute")),
+    "ServiceCategory": _mandatory(_one_of("Compute", "AI and Machine Learning")),
     "ServiceName": _mandatory(),
     "ServiceProviderName": _mandatory(),
     "ServiceSubcategory": _recommended(
@@ -165,6 +166,7 @@ RULES: Mapping[str, ColumnRule] = {
             "Serverless Compute",
             "Virtual Machines",
             "Other (Compute)",
+            "Generative AI",
         )
     ),
     "SkuId": _conditional(),
@@ -173,8 +175,11 @@ RULES: Mapping[str, ColumnRule] = {
     "SkuPriceId": _conditional(),
     "Tags": _conditional(_is_tags),
 }
+# Units of what is counted and costs nothing.
+_COUNTED = ("Tokens", "Requests")
 # A value of the first column has one value of the second.
 PARENTS = (
+    ("ServiceSubcategory", "ServiceCategory"),
     ("ServiceName", "ServiceCategory"),
     ("ServiceName", "ServiceSubcategory"),
     ("SkuPriceId", "SkuId"),
@@ -239,13 +244,31 @@ def _broken_rows(rows: Sequence[Row]) -> Iterator[str]:
             yield f"ChargePeriodEnd: {row['ChargePeriodEnd']} is not after the begin"
         if not _is_month(row["BillingPeriodStart"], row["BillingPeriodEnd"]):
             yield f"BillingPeriodEnd: {row['BillingPeriodStart']} to it is no month"
-        if (row["x_Account"] == "process") != bool(row["AllocatedResourceId"]):
-            yield "AllocatedResourceId: must be null exactly for what belongs to no owner"
+        is_counted = row["ConsumedUnit"] in _COUNTED
+        if (row["x_Account"] == "process" and not is_counted) != bool(row["AllocatedResourceId"]):
+            yield "AllocatedResourceId: must be null exactly for what no owner has, or is not split"
+        if is_counted == bool(row["AllocatedMethodId"]):
+            yield "AllocatedMethodId: must be null exactly for what is not split"
+        if is_counted:
+            yield from _broken_counts(row)
         if row["ResourceName"] == row["ResourceId"]:
             yield "ResourceName: must not repeat ResourceId"
         shared, own = (_read_json(row[name] or "{}") for name in ("Tags", "AllocatedTags"))
         if isinstance(shared, dict) and isinstance(own, dict) and shared.keys() & own.keys():
             yield "AllocatedTags: must not repeat a tag of the resource"
+
+
+def _broken_counts(row: Row) -> Iterator[str]:
+    """What other charges pay for has a price and a cost of 0, and is counted in whole units."""
+    for name in ("BilledCost", "ListUnitPrice", "ContractedUnitPrice"):
+        if _is_number(row[name]) and Decimal(row[name]):
+            yield f"{name}: a count must cost nothing"
+    if not row["ConsumedQuantity"].isdigit() or not int(row["ConsumedQuantity"]):
+        yield "ConsumedQuantity: a count must be a whole number above 0"
+    if row["PricingQuantity"] != row["ConsumedQuantity"] or row["PricingUnit"] != row["ConsumedUnit"]:
+        yield "PricingQuantity: a count must be priced as it is consumed"
+    if row["ServiceName"] == "GPU" or row["ResourceType"] == "GPU":
+        yield "ResourceType: a count is not of a GPU"
 
 
 def _broken_costs(row: Row) -> Iterator[str]:
@@ -290,5 +313,7 @@ def _broken_relations(rows: Sequence[Row]) -> Iterator[str]:
         ratios = [
             Decimal(str(one["Elements"][0]["AllocatedRatio"])) for one in details if isinstance(one, dict)
         ]
+        if len(parts) > 1 and parts[0]["ConsumedUnit"] in _COUNTED:
+            yield f"ConsumedQuantity: {parts[0]['SkuId']} of {parts[0]['ResourceId']} is counted twice"
         if len(ratios) == len(parts) and sum(ratios) != 1:
             yield f"AllocatedMethodDetails: ratios of {parts[0]['ResourceId']} sum to {sum(ratios)}, not to 1"

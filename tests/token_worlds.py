@@ -33,6 +33,11 @@ def between(value: Value, begins: int, ends: int = LAST) -> Value:
     return lambda at: value(at) if begins <= at <= ends else None
 
 
+def stepped(*steps: tuple[int, float]) -> Value:
+    """A counter with these values from these times on; 0 before."""
+    return lambda at: max((value for since, value in steps if since <= at), default=0.0)
+
+
 def restarted(before: Value, after: Value, at: int) -> Value:
     """A counter that begins again at 0."""
     return lambda now: before(now) if now < at else after(now)
@@ -96,6 +101,16 @@ class ServingCluster:
         for label, value in (labels or {}).items():
             named = {"namespace": namespace, "pod": pod, "label": label, "value": value}
             self.add("gpuledger_pod_label_info", named, lambda _: 1.0)
+        return self
+
+    def energy(
+        self, pod: str, uuid: str, value: Value, method: str, namespace: str = "serving"
+    ) -> ServingCluster:
+        """More energy of a pod, by another method."""
+        owner = {"owner_kind": "pod", "namespace": namespace, "pod": pod, "container": "main"}
+        self.gpus[uuid] += (value(END) or 0) - (value(BEGIN) or 0)
+        labels = {"uuid": uuid, "account": "process", "method": method, **owner}
+        self.add("gpuledger_energy_joules_total", labels, value)
         return self
 
     def tokens(

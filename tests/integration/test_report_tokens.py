@@ -6,108 +6,28 @@ several pods share is split, and counts once.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from focus_rules import broken_rules
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.token_diagnosis import TokenJoin
 from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.model.checks import Verdict
 from running import Prometheus, free_port, gpuledger
-from token_worlds import BEGIN, END, FIRST, HOUR, ServingCluster, between, linear, openmetrics, restarted
+from token_examples import NAMES, clusters
+from token_worlds import BEGIN, END, openmetrics
 
 pytestmark = pytest.mark.group("tokens")
-PREFILL, DECODE = ({"llm-d.ai/role": role} for role in ("prefill", "decode"))
-
-
-def plain(name: str) -> ServingCluster:
-    """Example 1: 200 W."""
-    cluster = ServingCluster(name).pod("p", {"GPU-0": 720_000}, held=900)
-    return cluster.vllm("p", 3_000_000, 1_000_000, cached=500_000, requests=4000)
-
-
-def disaggregated() -> ServingCluster:
-    cluster = ServingCluster("disaggregated")
-    cluster.pod("prefill", {"GPU-0": 720_000}, labels=PREFILL)
-    cluster.pod("decode", {"GPU-1": 1_440_000}, labels=DECODE)
-    cluster.vllm("prefill", 1_000_000, 1000, cached=200_000, requests=1000)
-    cluster.vllm("decode", 1_000_000, 500_000, cached=1_000_000, requests=1000)
-    transferred = "vllm:prompt_tokens_by_source_total"
-    return cluster.tokens(transferred, "decode", linear(0, 1_000_000), source="external_kv_transfer")
-
-
-def engines() -> ServingCluster:
-    """One pod of each engine, with its real names; each made 1,000 tokens of 3,000."""
-    cluster = ServingCluster("engines")
-    pairs = {
-        "ray-serve": ("ray_vllm_prompt_tokens_total", "ray_vllm_generation_tokens_total"),
-        "sglang": ("sglang:prompt_tokens_total", "sglang:generation_tokens_total"),
-        "sglang-router": ("sglang_prompt_tokens_total", "sglang_generation_tokens_total"),
-        "tgi": ("tgi_request_input_length_sum", "tgi_request_generated_tokens_sum"),
-        "trtllm": ("trtllm_prompt_tokens_total", "trtllm_generation_tokens_total"),
-        "lmdeploy": ("lmdeploy:prompt_tokens_total", "lmdeploy:generation_tokens_total"),
-        "llamacpp": ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total"),
-        "nim": ("prompt_tokens_total", "generation_tokens_total"),
-    }
-    for number, (pod, names) in enumerate(pairs.items()):
-        model = None if pod in ("tgi", "llamacpp") else f"model-{pod}"
-        cluster.pod(pod, {f"GPU-{number}": 2000})
-        for name, amount in zip(names, (3000, 1000), strict=True):
-            cluster.tokens(name, pod, linear(7, 7 + amount), model=model)
-    return cluster
-
-
-def clusters() -> list[ServingCluster]:
-    made = ServingCluster
-    half = BEGIN + HOUR // 2
-    replica = plain("replica").pod("idle", {"GPU-1": 216_000}, held=HOUR).vllm("idle", 0, 0)
-    parallel = made("parallel").pod("p", {f"GPU-{number}": 360_000 for number in range(4)})
-    for engine in ("0", "1"):
-        parallel.vllm("p", 0, 250_000, engine=engine)
-    restart = made("restart").pod("r0", {"GPU-0": 100}).pod("r1", {"GPU-1": 100})
-    restart.tokens("vllm:generation_tokens_total", "r0", linear(100, 200))
-    again = restarted(lambda _: 1000.0, linear(0, 50, half, END), half)
-    restart.tokens("vllm:generation_tokens_total", "r1", again)
-    several = plain("several").pod("q", {"GPU-1": 900_000})
-    several.vllm("q", 0, 300_000, model="x").vllm("q", 0, 600_000, model="y")
-    # SGLang exports counters with the first finished request. One pod is new, the other was scraped before.
-    late, born = made("late"), BEGIN + 20 * 60
-    for pod, since in (("new", BEGIN + 10 * 60), ("old", FIRST)):
-        counter = between(linear(5000, 20_000, born, END), born)
-        late.pod(pod, {f"GPU-{pod}": 60_000}, since=since, namespace=pod)
-        late.tokens("sglang:generation_tokens_total", pod, counter, namespace=pod, model=pod, up=pod == "old")
-    third = {"GPU-0": HOUR / 3}
-    shared = made("shared")
-    for pod, joules in (("a", 400_000), ("b", 300_000), ("c", 0)):
-        shared.pod(pod, {"GPU-0": joules}, seconds=third, method="activity", controller="r")
-        if pod != "c":
-            shared.vllm(pod, 0, 100_000)
-    unmatched = plain("unmatched").vllm("elsewhere", 10, 20, model="lost")
-    unmatched.pod("silent", {"GPU-1": 5000}).pod("loading", {"GPU-2": 70}, labels={"llm-d.ai/model": "m"})
-    twice = plain("twice")
-    for name, amount in (("prompt", 3_000_000), ("generation", 1_000_000)):
-        twice.tokens(f"vllm:{name}_tokens_total", "p", linear(100, 100 + amount), job="second")
-    nothing = made("nothing").pod("p", {"GPU-0": 216_000}).vllm("p", 0, 0)
-    idle = made("unscraped").pod("p", {"GPU-0": 216_000})
-    found = [
-        plain("plain"),
-        replica,
-        parallel,
-        restart,
-        several,
-        late,
-        shared,
-        unmatched,
-        twice,
-        nothing,
-        idle,
-    ]
-    return [*found, disaggregated(), engines()]
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +45,14 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         real.stop()
 
 
-def report(serving: Prometheus, cluster: str, *flags: str, by: str = "served_model") -> dict[str, Any]:
-    since, until = (datetime.fromtimestamp(at, UTC).isoformat() for at in (BEGIN, END))
+def report(
+    serving: Prometheus,
+    cluster: str,
+    *flags: str,
+    by: str = "served_model",
+    within: tuple[int, int] = (BEGIN, END),
+) -> dict[str, Any]:
+    since, until = (datetime.fromtimestamp(at, UTC).isoformat() for at in within)
     prices = ("--price.kwh", "0.25", "--pue", "1.2", "--price.gpu-hour", "2.00")
     chosen = ("--prometheus", serving.url, "--prometheus.match", f'cluster="{cluster}"')
     output = () if "--format" in flags else ("--format", "json")
@@ -204,15 +130,23 @@ EXAMPLES: dict[tuple[str, str], dict[str, float | None]] = {
     # decisions: an hour of a shared GPU is split, and counts once.
     ("shared", "m"): {"pods": 3, "gpu_hours": 1, "time_cost": 2.0, "output_tokens": 200_000},
     ("twice", "m"): {"input_tokens": 3_000_000, "output_tokens": 1_000_000, "joules_per_output_token": 0.72},
+    ("bounds", "a"): {
+        "measured_joules_per_output_token": 2.0,
+        "joules_per_output_token": 3.0,
+        # The most is known to the ledger only.
+        "high_joules_per_output_token": None,
+    },
+    ("bounds", "b"): {"measured_joules_per_output_token": 0, "joules_per_output_token": 6.0},
+    ("hours", "m"): {"output_tokens": 1_001_000, "joules_per_output_token": 0.935064935},
     **{
-        ("engines", name): {"input_tokens": 3000, "output_tokens": 1000, "joules_per_output_token": 2.0}
-        for name in (
-            *(
-                f"model-{pod}"
-                for pod in ("ray-serve", "sglang", "sglang-router", "trtllm", "lmdeploy", "nim")
-            ),
-            *("(tgi)", "(llama.cpp)"),
-        )
+        ("engines", {"tgi": "(tgi)", "llamacpp": "(llama.cpp)"}.get(pod, f"model-{pod}")): {
+            "input_tokens": 3000,
+            "output_tokens": 1000,
+            "cached_tokens": 600 if names[2] else None,
+            "finished_requests": 20 if names[3] else None,
+            "joules_per_output_token": 2.0,
+        }
+        for pod, names in NAMES.items()
     },
 }
 
@@ -275,6 +209,10 @@ def test_a_prometheus_without_token_counters_says_so(serving: Prometheus) -> Non
     )
 
 
+def test_engines_that_count_no_cached_tokens_are_named(serving: Prometheus) -> None:
+    assert "Input tokens of llama.cpp are without cached ones." in report(serving, "engines")["notes"]
+
+
 def test_a_pod_with_two_models_is_named(serving: Prometheus) -> None:
     notes = report(serving, "several")["notes"]
     assert any(note.startswith("Two model names in one pod: serving/q exports x, y.") for note in notes)
@@ -306,6 +244,82 @@ def test_csv_has_the_columns(serving: Prometheus) -> None:
 def test_parts_of_the_range_sum_to_the_whole(serving: Prometheus) -> None:
     found = report(serving, "replica", "--every", "hour")
     assert [row["output_tokens"] for row in found["rows"]] == [1_000_000]
+
+
+def test_errors_at_the_ends_are_what_was_counted_until_the_next_scrapes(serving: Prometheus) -> None:
+    """1,000 tokens of the first scrape can be older than the range, 500 are in none of its scrapes."""
+    found = report(serving, "ends", within=(BEGIN + 30, END - 30))
+    row, names = row_of(found), ("output_tokens", "bound_output_tokens", "input_tokens", "bound_input_tokens")
+    assert [row[name] for name in names] == [9000, 1000, 34, 20]
+    # 8,000 tokens are certain: that many joules per token is the most.
+    joules = row["millijoules"] / 1000
+    high = (joules + row["bound_millijoules"] / 1000) / 8000
+    assert row["bound_joules_per_output_token"] == pytest.approx(high - joules / 9000, rel=1e-6)
+    whole = found["total"]
+    assert (whole["output_tokens"], whole["bound_output_tokens"]) == (9050, 1000)
+    notes = "\n".join(found["notes"])
+    assert "serving/p, serving/q restarted or ended: tokens between the last scrape" in notes
+
+
+def test_the_table_shows_the_errors_beside_the_tokens(serving: Prometheus) -> None:
+    text = report(serving, "ends", "--format", "table", within=(BEGIN + 30, END - 30))["text"]
+    assert "± output" in text
+    # Ends of the range at scrapes: exact.
+    assert "± output" not in report(serving, "ends", "--format", "table")["text"]
+
+
+MONEY = ("--price.currency", "EUR", "--format")
+
+
+def focus(
+    serving: Prometheus, cluster: str, *flags: str, version: str = "focus", by: str = "owner"
+) -> list[dict[str, str]]:
+    text = report(serving, cluster, *flags, *MONEY, version, by=by)["text"]
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("cluster", ["parallel", "disaggregated", "unmatched"])
+def test_focus_has_the_tokens_of_json_and_the_money_of_a_file_without(
+    serving: Prometheus, cluster: str
+) -> None:
+    plain, rows = focus(serving, cluster), focus(serving, cluster, "--tokens")
+    assert broken_rules(rows) == broken_rules(plain) == []
+    money, counts = (
+        [row for row in rows if bool(row["AllocatedMethodId"]) == split] for split in (True, False)
+    )
+    assert [{name: row[name] for name in plain[0] if name != "AllocatedTags"} for row in money] == [
+        {name: row[name] for name in row if name != "AllocatedTags"} for row in plain
+    ]
+    assert {Decimal(row["BilledCost"]) for row in counts} == {0}
+    found = report(serving, cluster)
+
+    def of_models(name: str) -> dict[str, int]:
+        sums: dict[str, int] = defaultdict(int)
+        for row in (*found["rows"], *found["own"]):
+            sums[row["served_model"]] += row[name] or 0
+        return {model: amount for model, amount in sums.items() if amount}
+
+    def of_skus(*names: str) -> dict[str, int]:
+        sums: dict[str, int] = defaultdict(int)
+        for row in counts:
+            if row["SkuId"] in names:
+                sums[row["x_ServedModel"]] += int(row["ConsumedQuantity"])
+        return dict(sums)
+
+    assert of_skus("tokens-input", "tokens-input-cached") == of_models("input_tokens")
+    assert of_skus("tokens-output") == of_models("output_tokens") != {}
+    assert of_skus("requests") == of_models("finished_requests")
+    row, served = row_of(found), [row for row in rows if row["x_ServedModel"] == "m"]
+    cost = sum(Decimal(row["BilledCost"]) for row in served)
+    assert float(cost * 10**6 / row["output_tokens"]) == pytest.approx(row["cost_per_million_output_tokens"])
+
+
+def test_focus_1_2_has_the_same_tokens(serving: Prometheus) -> None:
+    old, new = (focus(serving, "parallel", version=one, by="served_model") for one in ("focus-1.2", "focus"))
+    for name in ("ResourceId", "SkuId", "ConsumedQuantity", "BilledCost", "x_ServedModel"):
+        assert [row[name] for row in old] == [row[name] for row in new]
+    # Four GPUs: the tokens count once.
+    assert [row["ConsumedQuantity"] for row in new if row["SkuId"] == "tokens-output"] == ["500000"]
 
 
 def test_doctor_finds_in_a_real_prometheus_why_pods_do_not_meet(serving: Prometheus) -> None:

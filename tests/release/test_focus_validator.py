@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -39,10 +41,16 @@ VIRTUAL_CURRENCY = "PricingCurrency"
 @pytest.fixture(scope="module")
 def rows() -> Iterator[Path]:
     """A file with the rows of all ledgers, in /tmp, which the validator's root shares with this machine."""
-    files = [as_focus(make(), "cluster-1", "1.2").splitlines() for make in BOOKS.values()]
+    files = [as_focus(make(), "cluster-1", "1.2") for make in BOOKS.values()]
+    rows = [row for text in files for row in csv.DictReader(io.StringIO(text))]
+    # Only reports with tokens have their columns.
+    columns = max((list(row) for row in rows), key=len)
     with tempfile.TemporaryDirectory(prefix="gpuledger-focus-", dir="/tmp") as folder:
         file = Path(folder) / "focus.csv"
-        file.write_text("\n".join([files[0][0], *(row for lines in files for row in lines[1:])]) + "\n")
+        with file.open("w", newline="") as out:
+            writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
         yield file
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
 
 from gpuledger.app.prometheus_api import Labels
+from gpuledger.ledger.report.fleet.scraped import Target, target_of
 
 Vector = list[tuple[Labels, float]]
 # Returns the samples of an instant vector at a time in unix seconds.
 Query = Callable[[str, float], Vector]
+# Returns the times of the samples of a range vector.
+SampleTimes = Callable[[str, float], list[tuple[Labels, list[float]]]]
+# Seconds of raw samples from which the scrape interval is computed.
+SAMPLED = 600.0
 
 
 def query_levels(query: Query, selector: str, begins: float, ends: float) -> dict[str, Vector]:
@@ -46,6 +53,16 @@ def query_rises(
         ):
             answers[word] = query(f"{function} and ({fell})", ends)
     return answers
+
+
+def scrape_intervals(query: SampleTimes, selector: str, at: float) -> dict[Target, float]:
+    """Seconds between the last scrapes, by target, of series that each scrape has."""
+    found: dict[Target, float] = {}
+    for labels, times in query(f"{selector}[{span(SAMPLED)}]", at):
+        gaps = [after - before for before, after in pairwise(times) if after > before]
+        if gaps:
+            found[target_of(labels)] = median(gaps)
+    return found
 
 
 def span(seconds: float) -> str:

@@ -11,10 +11,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
-from statistics import median
 
-from gpuledger.app.counter_queries import plain_matchers, query_levels, query_rises, span, with_matchers
+from gpuledger.app.counter_queries import (
+    SAMPLED,
+    plain_matchers,
+    query_levels,
+    query_rises,
+    scrape_intervals,
+    span,
+    with_matchers,
+)
 from gpuledger.app.prometheus_api import Labels, PrometheusClient
 from gpuledger.ledger.report.fleet.fleet import scrape_delay
 from gpuledger.ledger.report.fleet.scraped import (
@@ -34,8 +40,6 @@ from gpuledger.model.workload import JOB_FACTS, POD_FACTS
 DAY = 86_400.0
 # Seconds: Prometheus's default lookback delta of instant vectors.
 _LOOKBACK = 300.0
-# Seconds of raw samples, of one series per target, from which the scrape interval is computed.
-_SAMPLED = 600.0
 DEFAULT_INTERVAL = 60.0
 # Seconds before now in which metrics are searched when the period has none.
 SEARCHED = 90 * DAY
@@ -73,13 +77,8 @@ class FleetQueries:
     def scrape_intervals(self, ends: list[float]) -> dict[Target, float]:
         """Seconds between scrapes by target, at the latest of these times that has samples."""
         for at in reversed(ends):
-            ticks = f"{self._of('gpuledger_ticks_total')}[{span(_SAMPLED)}]"
-            series = self._client.query_sample_times(ticks, at)
-            found: dict[Target, float] = {}
-            for labels, times in series:
-                gaps = [after - before for before, after in pairwise(times) if after > before]
-                if gaps:
-                    found[target_of(labels)] = median(gaps)
+            ticks = self._of("gpuledger_ticks_total")
+            found = scrape_intervals(self._client.query_sample_times, ticks, at)
             if found:
                 self.interval = max(found.values())
                 return found
@@ -87,7 +86,7 @@ class FleetQueries:
 
     def short_holds(self, intervals: Mapping[Target, float], at: float) -> dict[str, tuple[float, float]]:
         """Seconds for which new counters are 0, and between scrapes, of nodes where these can miss the 0."""
-        holds = self._query(f"last_over_time({self._of(_ZERO_HOLD)}[{span(_SAMPLED)}])", at)
+        holds = self._query(f"last_over_time({self._of(_ZERO_HOLD)}[{span(SAMPLED)}])", at)
         scraped = [(node_of(labels), hold, intervals.get(target_of(labels), 0.0)) for labels, hold in holds]
         # Scrapes are a little late, now and then.
         return {node: (hold, interval) for node, hold, interval in scraped if hold < interval - 1}

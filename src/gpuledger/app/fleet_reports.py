@@ -8,23 +8,23 @@ from datetime import tzinfo
 from typing import NamedTuple
 
 from gpuledger.app.fleet_queries import DAY, DEFAULT_INTERVAL, DEVICES, SEARCHED, FleetQueries, day_ranges
+from gpuledger.app.gateway_queries import GatewayTokens
 from gpuledger.app.prometheus_api import PrometheusClient
-from gpuledger.app.token_queries import TokenQueries
+from gpuledger.app.token_queries import ServedTokens
 from gpuledger.host.time_zone import machine_time_zone
 from gpuledger.ledger.report.fleet.fleet import Fleet, scrape_delay
 from gpuledger.ledger.report.fleet.fleet_report import FleetScope, fleet_grouping, fleet_report
 from gpuledger.ledger.report.fleet.inventory import Inventory
-from gpuledger.ledger.report.fleet.scraped import ScrapedRange
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportPart, RequestedRange, split_range
-from gpuledger.ledger.report.report_keys import LABEL
+from gpuledger.ledger.report.report_keys import SERVED_MODEL
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.teams import Team
-from gpuledger.ledger.report.tokens.served_models import ServedModels
+from gpuledger.ledger.report.tokens.gateway_shares import report_by_gateway
+from gpuledger.ledger.report.tokens.gateway_tokens import gateway_keys
 from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.ledger.report.tokens.token_report import report_with_tokens
-from gpuledger.ledger.report.tokens.token_rises import TokenRises, pods_that_began
 from gpuledger.ledger.report.usage_report import Period, UsageReport
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -49,7 +49,11 @@ def report_from_prometheus(
     """
     client = PrometheusClient(settings.url, settings.headers, settings.timeout)
     conditions = [key for team in teams for key, _ in team.patterns]
-    served = _ServedTokens(client, tokens, settings.match) if tokens is not None else None
+    served = ServedTokens(client, tokens, settings.match) if tokens is not None else None
+    split = gateway_keys(by) if tokens is not None else None
+    gateways = GatewayTokens(client, tokens, settings.match, split) if tokens and split else None
+    # The tokens of a gateway split the rows of models.
+    by = SERVED_MODEL if split else by
     keys = [*by.split(","), *conditions, *(served.keys if served else ())]
     queries = FleetQueries(client, settings.match, keys)
     zone = machine_time_zone() if requested.zone is None else requested.zone
@@ -68,10 +72,10 @@ def report_from_prometheus(
     fleet_range = _FleetRange(begins, ends, now, price_list.boundaries(first, last))
     if len(parts) > 1:
         parts, notes = _parts_with_data(queries, parts, fleet_range, notes)
-    fleets = []
+    fleets, counted = [], [one for one in (served, gateways) if one is not None]
     for number, part in enumerate(parts):
         within, shown = fleet_range.within(part), _partly(progress, number, len(parts))
-        fleets.append(_query_fleet(queries, inventory, within, client.url, shown, served))
+        fleets.append(_query_fleet(queries, inventory, within, client.url, shown, counted))
     bases = set().union(*(fleet.bases for fleet in fleets))
     _require_basis(queries, bases, prices.basis, begins, ends, zone)
     if queries.is_simulated(ends):
@@ -84,33 +88,10 @@ def report_from_prometheus(
     found = fleet_report(fleets, scope)
     if models is not None and served is not None:
         found = report_with_tokens(found, fleets, served.rises, models)
+        if gateways is not None:
+            names = [line.key[0] for line in (*found.lines, *found.gpu_accounts)]
+            found = report_by_gateway(found, gateways.rises, gateways.scope(models, names))
     return replace(found, notes=(*notes, *found.notes))
-
-
-class _ServedTokens:
-    """The tokens of one report: `rises` has those of each part of its range."""
-
-    def __init__(self, client: PrometheusClient, settings: TokenSettings, match: str) -> None:
-        self._settings = settings
-        self._queries = TokenQueries(client, settings, match)
-        self.rises: list[TokenRises] = []
-        # Facts of pods from which the models and roles of pods follow.
-        labels = (settings.model_label, settings.role_label)
-        self.keys = ["controller", *(f"{LABEL}{name}" for name in labels if name)]
-
-    def models_of(self, inventory: Inventory) -> ServedModels:
-        """The models of this fleet's pods."""
-        return ServedModels(inventory, self._settings.model_label, self._settings.role_label)
-
-    def begin(self, begins: float) -> None:
-        """Begin a part of the report."""
-        self.rises.append(TokenRises(self._queries.sources))
-        self.rises[-1].begin(self._queries.query_before(begins - DAY, begins))
-
-    def add(self, part: ScrapedRange, inventory: Inventory, interval: float) -> None:
-        """Add the tokens of a range, of which the energy is known."""
-        found = self._queries.query_range(part.begins, part.ends, interval)
-        self.rises[-1].add(found, pods_that_began(part, inventory.scrapes))
 
 
 def _hold_notes(short: Mapping[str, tuple[float, float]]) -> Iterator[str]:
@@ -165,7 +146,7 @@ def _query_fleet(
     within: _FleetRange,
     url: str,
     progress: Callable[[str, float], None],
-    served: _ServedTokens | None,
+    counted: Sequence[ServedTokens],
 ) -> Fleet:
     begins, ends, now, _ = within
     parts = within.queried_parts()
@@ -180,16 +161,18 @@ def _query_fleet(
     fleet = Fleet(inventory)
     ahead = queries.query_levels(begins, min(begins + later, ends))
     fleet.begin(queries.query_levels(begins - DAY, begins, seconds=True), ahead)
-    if served is not None:
-        served.begin(begins)
+    for served in counted:
+        served.begin(ahead, [end for _, end in parts], inventory)
     for number, part in enumerate(parts):
         progress("Prometheus", number / len(parts))
         scraped = queries.query_range(*part)
         fleet.add(scraped)
-        if served is not None:
-            served.add(scraped, inventory, queries.interval)
+        for served in counted:
+            served.add(scraped, inventory)
     until = min(ends + later, now)
     after = queries.query_levels(ends, until) if until - ends >= 1 else None
+    for served in counted:
+        served.end(ends, now, after, inventory)
     energy, time = (
         ending(begins, ends, until) for ending in (queries.query_energy_ending, queries.query_time_ending)
     )

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 
 from gpuledger.app.counter_queries import plain_matchers, with_matchers
 from gpuledger.app.fleet_queries import ENERGY, GPU_TIME
+from gpuledger.app.gateway_queries import query_adapters, sources_of_gateways
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.token_queries import TokenQueries
 from gpuledger.ledger.report.fleet.scraped import LabelResolver
 from gpuledger.ledger.report.settings import FleetSettings
+from gpuledger.ledger.report.tokens.gateway_notes import UNMATCHED, listed_names
 from gpuledger.ledger.report.tokens.settings import TokenSettings
+from gpuledger.ledger.report.tokens.token_gateways import DEFAULT_GATEWAYS
 from gpuledger.ledger.report.tokens.token_notes import LOST_LABELS, NOT_SCRAPED, named_pods
 from gpuledger.ledger.report.tokens.token_rises import Pod, TokenRises
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
@@ -25,6 +28,7 @@ _TOKENS = ("tokens.counters", "token counters")
 _NO_ENERGY = ("tokens.energy", "energy of pods with tokens")
 _NO_TOKENS = ("tokens.scraped", "tokens of pods on GPUs")
 _MODELS = ("tokens.models", "models of pods")
+_GATEWAYS = ("tokens.gateways", "models of gateways")
 
 
 def prometheus_checks(fleet: FleetSettings, tokens: TokenSettings, now: float) -> tuple[Check, ...]:
@@ -52,6 +56,8 @@ class TokenJoin:
     is_scraped: bool = False
     is_renamed: bool = False
     unnamed: set[str] = field(default_factory=set)
+    # By gateway: names of models that no engine has; empty if all match.
+    gateways: dict[str, set[str]] = field(default_factory=dict)
 
     def query(self) -> None:
         """Query the current series. Raises GpuledgerError."""
@@ -72,6 +78,24 @@ class TokenJoin:
                 self.models[name.namespace, name.pod].add(name.model)
             else:
                 self.unnamed.add(name.engine)
+        self._query_gateways(match)
+
+    def _query_gateways(self, match: str) -> None:
+        gateways = self.tokens.gateways or DEFAULT_GATEWAYS
+        queries = TokenQueries(self.client, sources_of_gateways(self.tokens, gateways), self.match)
+        rises = TokenRises(queries.sources, by_address=True)
+        rises.add(queries.query_range(self.now - _RECENT, self.now, 60.0), ())
+        match = plain_matchers(self.tokens.match) or match
+        pods = query_adapters(self.client, match, self.now - _RECENT, self.now)
+        models = {name for names in self.models.values() for name in names}
+        adapters = {
+            name: model for name, found in pods.items() for pod in found for model in self.models.get(pod, ())
+        }
+        by_name = {gateway.gateway: gateway for gateway in gateways}
+        for name in rises.totals():
+            labels, unmatched = rises.labels[name], self.gateways.setdefault(name.engine, set())
+            if not by_name[name.engine].served_model(labels, models, adapters):
+                unmatched.add(by_name[name.engine].name_of_model(labels))
 
     def _learn_pods(self, resolver: LabelResolver, series: Iterable[Mapping[str, str]]) -> None:
         for labels in series:
@@ -146,3 +170,14 @@ class TokenJoin:
             )
         if not several:
             yield works(*_MODELS, "each pod serves one model")
+        yield from self._gateways()
+
+    def _gateways(self) -> Iterator[Finding]:
+        if not self.gateways:
+            return
+        unmatched = {gateway: names for gateway, names in sorted(self.gateways.items()) if names}
+        if not unmatched:
+            yield works(*_GATEWAYS, f"{', '.join(sorted(self.gateways))}: each model is one of an engine")
+            return
+        listed = "; ".join(f"{gateway}: {listed_names(names)}" for gateway, names in unmatched.items())
+        yield warning(*_GATEWAYS, f"models that no engine has: {listed}", UNMATCHED)

@@ -30,11 +30,11 @@ from gpuledger.app.statement_commands import (
     write_statement,
 )
 from gpuledger.app.statements import MadeReport
-from gpuledger.config.node import REPORT_GROUPS
+from gpuledger.config.commands import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.report.ranges import choose_period, parse_range
-from gpuledger.ledger.report.report_keys import SERVED_MODEL
+from gpuledger.ledger.report.report_keys import GATEWAY, SERVED_MODEL
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings
 from gpuledger.ledger.report.statement.content import EXPORTS, PROMETHEUS
 from gpuledger.ledger.report.tokens.settings import TokenSettings
@@ -85,6 +85,7 @@ for a fleet, with an error bound for energy between scrapes:
 
 what a million tokens cost, by the model that inference servers serve:
   gpuledger report --prometheus http://prometheus:9090 --by served_model --in 2026-11
+  gpuledger report --prometheus http://prometheus:9090 --by served_model,gateway:team
 
 without a GPU, the books and prices of a demo:
   gpuledger demo --state-dir demo-books &
@@ -188,16 +189,19 @@ def _wanted_tokens(
     from_prometheus: bool,
 ) -> TokenSettings | None:
     """The settings of tokens if the report has them; raises UsageError where it cannot have them."""
-    by_model = SERVED_MODEL in [word.strip() for word in settings.by.split(",")]
+    keys = [word.strip() for word in settings.by.split(",")]
+    by_model = [word for word in keys if word == SERVED_MODEL or word.startswith(GATEWAY)]
+    by_gateway = [word for word in by_model if word.startswith(GATEWAY)]
     if not settings.tokens and not by_model:
         return None
-    given = f"--by {SERVED_MODEL}" if by_model else "--tokens"
+    given = "--tokens" if settings.tokens and not by_gateway else f"--by {(by_gateway or by_model)[0]}"
     if not from_prometheus:
         raise UsageError(
             f"{given} needs --prometheus: the token counters of inference servers are there, not in a ledger"
         )
-    if settings.format in FOCUS_FORMATS or settings.format == HTML:
-        raise UsageError(f"{given} has no --format {settings.format}: choose table, csv or json")
+    if settings.format == HTML or (settings.format in FOCUS_FORMATS and by_gateway):
+        others = "csv or json" if by_gateway else "csv, json or focus"
+        raise UsageError(f"{given} has no --format {settings.format}: choose table, {others}")
     if statements.file:
         raise UsageError(f"{given} excludes --statement: a statement keeps amounts of ledgers, not tokens")
     return build_settings(TokenSettings, values)
@@ -214,6 +218,7 @@ def report_from_fleet(
     requested = parse_range(settings.since, settings.until, settings.period, now, terms.zone)
     with _progress() as progress:
         found = fleet_report_by_terms(fleet, terms, requested, now, progress, tokens)
+    _write_notes(found, settings)
     return MadeReport(found, requested, PROMETHEUS, PrometheusClient(fleet.url).host)
 
 

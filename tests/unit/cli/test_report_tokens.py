@@ -7,7 +7,7 @@ import pytest
 from gpuledger.cli.main import main
 
 PROMETHEUS = ("--prometheus", "http://127.0.0.1:9")
-MODEL = ("--by", "served_model")
+MODEL, TEAM = ("--by", "served_model"), ("--by", "gateway:team")
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,23 @@ MODEL = ("--by", "served_model")
     [
         (MODEL, "--by served_model needs --prometheus"),
         (("--tokens",), "--tokens needs --prometheus"),
+        (("--tokens", "--format", "focus"), "--tokens needs --prometheus"),
         ((*MODEL, "--state-dir", "/nowhere", *PROMETHEUS), "exclude each other"),
         ((*MODEL, "--books", "/nowhere"), "--by served_model needs --prometheus"),
         ((*MODEL, "--fleet", "http://127.0.0.1:9"), "--by served_model needs --prometheus"),
-        ((*MODEL, *PROMETHEUS, "--format", "focus"), "--by served_model has no --format focus"),
-        ((*MODEL, *PROMETHEUS, "--format", "html"), "--by served_model has no --format html"),
+        (
+            (*MODEL, *PROMETHEUS, "--format", "html"),
+            "--by served_model has no --format html: choose table, csv, ",
+        ),
+        (("--by", "gateway:team", *PROMETHEUS, "--format", "html"), "choose table, csv or json"),
         (("--tokens", *PROMETHEUS, "--statement", "new.json"), "--tokens excludes --statement"),
         ((*MODEL, *PROMETHEUS, "--tokens.sources", "[{}]"), "entry 1 has no engine"),
+        ((*TEAM, *PROMETHEUS, "--tokens.gateways", "[{}]"), "entry 1 has no gateway"),
+        (TEAM, "--by gateway:team needs --prometheus"),
+        ((*TEAM, *PROMETHEUS, "--format", "focus"), "--by gateway:team has no --format focus"),
+        (("--by", "gateway:", *PROMETHEUS), "--by gateway: requires a gateway's label"),
+        (("--by", "gateway:a,gateway:a", *PROMETHEUS), "a key is given twice"),
+        (("--by", "pod,gateway:team", *PROMETHEUS), "a gateway does not know the pod of its tokens"),
     ],
 )
 def test_a_report_that_cannot_have_tokens_says_why(

@@ -9,23 +9,18 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
-from gpuledger.ledger.report.focus_columns import COLUMNS, CURRENCIES
-from gpuledger.ledger.report.focus_rows import (
-    ENERGY,
-    GPU_TIME,
-    FocusOrigin,
-    FocusPrice,
-    FocusRows,
-    FocusUsage,
-    RoundedUsage,
-)
+from gpuledger.ledger.report.focus_columns import CURRENCIES, focus_columns
+from gpuledger.ledger.report.focus_rows import FocusOrigin, FocusPrice, FocusRows, FocusUsage, RoundedUsage
+from gpuledger.ledger.report.focus_skus import ENERGY, GPU_TIME
+from gpuledger.ledger.report.focus_tokens import token_usages
 from gpuledger.ledger.report.grouping import OWNER_TAGS
 from gpuledger.ledger.report.money import FILE_DIGITS, split_decimals
-from gpuledger.ledger.report.report_keys import NODE, TEAM
+from gpuledger.ledger.report.report_keys import NODE, SERVED_MODEL, TEAM
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS
@@ -35,30 +30,40 @@ _KEYS = (NODE, "gpu", "owner", OWNER_TAGS)
 _COVERED = frozenset((*_KEYS, "model", "namespace", TEAM))
 
 
-def focus_keys(by: str, *, has_teams: bool) -> str:
-    """The keys of a report for FOCUS: a row for each Gpu and owner, cut further by other keys of `--by`."""
+def focus_keys(by: str, *, has_teams: bool, has_tokens: bool = False) -> str:
+    """The keys of a report for FOCUS: a row for each Gpu and owner, cut further by other keys of `--by`.
+
+    With tokens, the model is a key: a pod has one, so that it cuts no row.
+    """
     keys = [word.strip() for word in by.split(",")]
     team = [TEAM] if has_teams or TEAM in keys else []
-    return ",".join((*_KEYS, *team, *(key for key in keys if key not in _COVERED)))
+    model = [SERVED_MODEL] if has_tokens and SERVED_MODEL not in keys else []
+    return ",".join((*_KEYS, *team, *(key for key in keys if key not in _COVERED), *model))
 
 
 def as_focus(report: UsageReport, account: str, version: str = "1.3") -> str:
     """The report as CSV. `account` is the billing account, such as the name of the cluster or machine.
 
     The report has the keys of `focus_keys`, and a part for each UTC day. Amounts without a price are no
-    charges. Raises UsageError without a price or a currency of ISO 4217: FOCUS charges require both.
+    charges. Rows of tokens follow those of charges, which they leave as they are. Raises UsageError without a
+    price or a currency of ISO 4217: FOCUS charges require both.
     """
     _require_prices(report)
-    columns = COLUMNS[version]
+    columns = focus_columns(version, has_tokens=report.has_tokens)
     used = _in_order(report)
     rows = FocusRows(report, account)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for one, numbers in zip(used, _round(used), strict=True):
-        values = rows.values(one, numbers)
-        writer.writerow([template.format_map(values) for template in columns.values()])
+        _write(writer, columns, rows.values(one, numbers))
+    for usage in token_usages(report):
+        _write(writer, columns, rows.token_values(usage))
     return out.getvalue()
+
+
+def _write(writer: Any, columns: Mapping[str, str], values: Mapping[str, object]) -> None:
+    writer.writerow([template.format_map(values) for template in columns.values()])
 
 
 def _require_prices(report: UsageReport) -> None:

@@ -37,17 +37,17 @@ _SHARED: Final = {
     "PricingUnit": "{sku.unit}",
     "ProviderName": "gpuledger",
     "PublisherName": "gpuledger",
-    "ResourceId": "{gpu}",
-    "ResourceName": "{gpu_name}",
-    "ResourceType": "GPU",
-    "ServiceCategory": "Compute",
-    "ServiceName": "GPU",
-    "ServiceSubcategory": "Other (Compute)",
+    "ResourceId": "{resource}",
+    "ResourceName": "{resource_name}",
+    "ResourceType": "{sku.service.resource}",
+    "ServiceCategory": "{sku.service.category}",
+    "ServiceName": "{sku.service.name}",
+    "ServiceSubcategory": "{sku.service.subcategory}",
     "SkuId": "{sku.name}",
     "SkuMeter": "{sku.meter}",
     "SkuPriceDetails": "{price_details}",
     "SkuPriceId": "{price_id}",
-    "x_Account": "{line.account}",
+    "x_Account": "{own_account}",
     "x_Basis": "{basis}",
     "x_BoundMicroseconds": "{time_bound}",
     "x_BoundMillijoules": "{bound}",
@@ -62,6 +62,8 @@ _SHARED: Final = {
     "x_PriceEntry": "{price_entry}",
     "x_PriceList": "{price_list}",
 }
+# Those of reports with tokens.
+_OF_TOKENS: Final = {"x_BoundQuantity": "{count_bound}", "x_ServedModel": "{served_model}"}
 # Of an allocated charge, all dimensions but these five are those of its origin charge: the use of one Gpu, of
 # one Sku, on one day, at one price.
 _ALLOCATED: Final = {
@@ -76,7 +78,7 @@ _BY_VERSION: Final = {
         **_ALLOCATED,
         "HostProviderName": "gpuledger",
         "ServiceProviderName": "gpuledger",
-        "Tags": "{gpu_tags}",
+        "Tags": "{resource_tags}",
     },
     # Without split cost allocation: the owner is in the tags and in columns with a prefix.
     "1.2": {
@@ -94,9 +96,11 @@ def _in_order(columns: Mapping[str, str]) -> dict[str, str]:
     return dict(sorted(columns.items(), key=lambda item: (item[0].startswith("x_"), item[0])))
 
 
-COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
-    version: _in_order({**_SHARED, **own}) for version, own in _BY_VERSION.items()
-}
+def focus_columns(version: str, *, has_tokens: bool = False) -> Mapping[str, str]:
+    """The columns of a version, by name, with their templates."""
+    more = _OF_TOKENS if has_tokens else {}
+    return _in_order({**_SHARED, **_BY_VERSION[version], **more})
+
 
 # The codes of ISO 4217 that are in use, without those of metals, funds and tests.
 CURRENCIES: Final = frozenset(

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
-from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
+from gpuledger.ledger.report.focus_skus import GPU_TIME, Sku
+from gpuledger.ledger.report.focus_tokens import TokenUsage
 from gpuledger.ledger.report.formats import escape_cell, format_time
 from gpuledger.ledger.report.grouping import OWNER_TAGS, gpuledger_tag
 from gpuledger.ledger.report.moments import next_period, period_begin
 from gpuledger.ledger.report.money import FILE_DIGITS, exact_text
-from gpuledger.ledger.report.report_keys import MONTHLY, NODE
+from gpuledger.ledger.report.report_keys import MONTHLY, NODE, SERVED_MODEL
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
+from gpuledger.ledger.report.token_columns import TOKENS_ONLY
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UsageReport
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.session import PROCESS
@@ -26,24 +29,14 @@ _OF_GPU = frozenset(("uuid", "gpu", "model", NODE))
 _OF_OWNER = ("kind", "namespace", "owner")
 # Conditions of an entry that are no part of the identity of a price: FOCUS has one identity for all times.
 _DATES = frozenset(("from", "until"))
-
-
-class Sku(NamedTuple):
-    """What is sold. `size` is the number of exact units (microseconds, millijoules) in a priced one.
-
-    `singular` names one unit; `details` are properties that FOCUS defines, of one unit.
-    """
-
-    name: str
-    unit: str
-    singular: str
-    size: int
-    meter: str
-    details: tuple[tuple[str, object], ...] = ()
-
-
-GPU_TIME = Sku("gpu-time", "GPU-Hours", "GPU-Hour", MICROSECONDS_PER_HOUR, "GPU time", (("GpuCount", 1),))
-ENERGY = Sku("gpu-energy", "kWh", "kWh", MILLIJOULES_PER_KWH, "Energy")
+# The price of what is paid for by GPU time and energy.
+_INCLUDED, _NO_COST = "included", Decimal(0).scaleb(-FILE_DIGITS)
+# Values that rows of tokens do not have: those of money, and of the split over owners.
+_OF_MONEY = (
+    *("price_entry", "microseconds", "millijoules", "fraction_known", "method"),
+    *("low", "high", "grams", "bound", "time_bound"),
+)
+_OF_SPLIT = ("basis", "method_details", "owner_id", "owner_name", "owner_tags")
 
 
 class FocusPrice(NamedTuple):
@@ -111,24 +104,55 @@ class FocusRows:
     def values(self, one: FocusUsage, numbers: RoundedUsage) -> Mapping[str, object]:
         """The values of one row."""
         report, line, sku = self._report, one.line, one.origin.sku
-        columns = zip(report.grouping.columns, line.key, strict=True)
-        names = {column: text for column, text in columns if text and column != OWNER_TAGS}
+        names = _names(line, report)
         gpu = self._gpus.get(one.origin.gpu) or GpuLine(one.origin.gpu, "", "", None, None)
         return {
+            **self._shared_values(line, sku),
             **numbers._asdict(),
-            "account": self._account,
             "basis": report.basis,
-            "currency": report.prices.currency,
-            "line": line,
             "method_details": _method_details(sku, numbers),
-            "price_list": report.fingerprint,
-            "sku": sku,
+            "own_account": line.account,
             **self._price_values(one, gpu),
-            **_times(line, report),
             **_gpu_values(gpu, names.get(NODE, "")),
             **_owner_values(names, line, report),
             **_exact_values(one),
             **_bounds(one),
+        }
+
+    def token_values(self, one: TokenUsage) -> Mapping[str, object]:
+        """The values of one row of tokens: its resource is the pod, and it has no part in a split."""
+        line, sku = one.line, one.sku
+        owner = _owner_values(_names(line, self._report), replace(line, account=PROCESS), self._report)
+        pod, name, tags = owner["owner_id"], owner["owner_name"], owner["owner_tags"]
+        return {
+            **dict.fromkeys((*_OF_MONEY, *_OF_SPLIT), ""),
+            **self._shared_values(line, sku),
+            **dict.fromkeys(("consumed", "quantity"), Decimal(one.amount)),
+            "cost": _NO_COST,
+            "count_bound": one.bound,
+            "description": f"{sku.meter} of an inference server, included in the cost of GPU time and energy",
+            "namespace": owner["namespace"],
+            "own_account": line.account if line.account == TOKENS_ONLY else "",
+            "price_details": _json({**dict(sku.details), "x_PriceEntry": _INCLUDED}),
+            "price_id": f"{sku.name}/{_INCLUDED}",
+            "resource": pod,
+            "resource_name": name if name != pod else "",
+            "resource_tags": tags,
+            "all_tags": tags,
+            "unit_price": "0",
+        }
+
+    def _shared_values(self, line: ReportLine, sku: Sku) -> Mapping[str, object]:
+        """The values that all rows have."""
+        report = self._report
+        return {
+            "account": self._account,
+            "count_bound": "",
+            "currency": report.prices.currency,
+            "price_list": report.fingerprint,
+            "served_model": escape_cell(_names(line, report).get(SERVED_MODEL, "")),
+            "sku": sku,
+            **_times(line, report),
         }
 
     def _price_values(self, one: FocusUsage, gpu: GpuLine) -> Mapping[str, object]:
@@ -147,6 +171,11 @@ class FocusRows:
             "price_id": escape_cell(f"{sku.name}/{entry}"),
             "unit_price": unit_price,
         }
+
+
+def _names(line: ReportLine, report: UsageReport) -> Mapping[str, str]:
+    columns = zip(report.grouping.columns, line.key, strict=True)
+    return {column: text for column, text in columns if text and column != OWNER_TAGS}
 
 
 def _conditions_of_entries(report: UsageReport) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -176,9 +205,9 @@ def _gpu_values(gpu: GpuLine, node: str) -> Mapping[str, str]:
     index = f"GPU {gpu.index}" if gpu.index else ""
     tags = {"node": node, "model": gpu.model, "gpu": gpu.index}
     return {
-        "gpu": escape_cell(gpu.uuid),
-        "gpu_name": escape_cell(f"{node} {index}".strip()) if index else "",
-        "gpu_tags": _json(_prefixed(tags)),
+        "resource": escape_cell(gpu.uuid),
+        "resource_name": escape_cell(f"{node} {index}".strip()) if index else "",
+        "resource_tags": _json(_prefixed(tags)),
     }
 
 

@@ -218,6 +218,8 @@ def _row(
         exact["bound_millijoules"] = line.bound
     if line.time_bound is not None:
         exact["bound_microseconds"] = line.time_bound
+    if line.apportioned_by:
+        exact["apportioned_by"] = line.apportioned_by
     money = {
         column.name: number_text(number)
         for column, number in zip(columns, numbers, strict=True)

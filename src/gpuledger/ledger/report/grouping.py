@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.report_keys import GROUPINGS, LABEL, NODE, SERVED_MODEL, TEAM
+from gpuledger.ledger.report.report_keys import GATEWAY, GROUPINGS, LABEL, NODE, SERVED_MODEL, TEAM
 from gpuledger.ledger.report.teams import Team, find_team
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError, unknown_name_error
@@ -135,9 +135,13 @@ class _KeySources:
             return [self._team_column()]
         if kind == SERVED_MODEL:
             return [self._served_model_column()]
+        if kind.startswith(GATEWAY):
+            raise UsageError(f"--by {kind} needs --prometheus: the token counters of gateways are there")
         if kind == OWNER_TAGS:
             return [_Column(OWNER_TAGS, _owner_tags)]
-        raise unknown_name_error("--by", kind, (*GROUPINGS, TEAM, NODE, SERVED_MODEL, "label:NAME"))
+        raise unknown_name_error(
+            "--by", kind, (*GROUPINGS, TEAM, NODE, SERVED_MODEL, "label:NAME", "gateway:LABEL")
+        )
 
     def _gpu_column(self, place: int, name: str) -> _Column:
         def of_gpu(uuid: str) -> str:

@@ -10,6 +10,7 @@ from operator import attrgetter
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_known
 from gpuledger.ledger.report.report_column import ReportColumn
+from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.token_columns import HIDDEN_BESIDE_TOKENS, token_columns
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
@@ -17,11 +18,27 @@ from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 # Digits of GPU-hours in files: below a microsecond's worth.
 HOUR_DIGITS = 10
 
+# GPU-hours of rows that were split by the tokens of a gateway; `apportioned_kwh` has their energy.
+_APPORTIONED_HOURS = ReportColumn(
+    "apportioned_gpu_hours",
+    "",
+    HOUR_DIGITS,
+    2,
+    lambda line: line.gpu_microseconds if line.apportioned_by else 0,
+    MICROSECONDS_PER_HOUR,
+    people=False,
+    additive=False,
+)
+
 
 def columns_of(report: UsageReport) -> tuple[ReportColumn, ...]:
     """The columns of a report in files."""
     columns = report_columns(report.prices, scraped=report.scraped)
-    return (*columns, *token_columns(report.prices)) if report.has_tokens else columns
+    if not report.has_tokens:
+        return columns
+    is_apportioned = any(name.startswith(GATEWAY) for name in report.grouping.columns)
+    apportioned = (_APPORTIONED_HOURS,) if is_apportioned else ()
+    return (*columns, *apportioned, *token_columns(report.prices))
 
 
 def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:

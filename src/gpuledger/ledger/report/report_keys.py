@@ -10,6 +10,8 @@ TEAM = "team"
 NODE = "node"
 # The model that an inference server serves, which only Prometheus knows; `model` is that of the GPU.
 SERVED_MODEL = "served_model"
+# A label of a gateway in front of inference servers, such as gateway:team: its tokens split a model's row.
+GATEWAY = "gateway:"
 # The keys that every ledger has. `team` needs the setting `teams`, and `node` the name of the node.
 GROUPINGS = (
     *("owner", "namespace", "pod", "container", "controller", "user", "job"),

@@ -42,6 +42,8 @@ UNBILLED = {
     UNWATCHED: "not billed: not watched",
 }
 NOT_ADDITIVE = "*"
+# Columns with a mark in rows of which the amounts were apportioned; other amounts follow from them.
+_APPORTIONED = frozenset(("gpu_hours", "kwh", "time_cost", "energy_cost", "cost"))
 
 
 def report_table(report: UsageReport, top: int, *, plain: bool = False) -> str:
@@ -71,6 +73,9 @@ def _chosen_lines(report: UsageReport, top: int) -> list[ReportLine]:
             others = sum_lines(rest, (f"{len(rest)} others",))
             # A sum would count a second several times.
             others = replace(others, resident=None, held=None, allocated=None, active=None, unknown=None)
+            if others.apportioned_by:
+                # Apportioned rows have no bounds, so a sum of the others would be too low.
+                others = replace(others, bound=None, time_bound=None)
             lines = [*lines[:top], others]
         found += lines
         found += [
@@ -207,7 +212,9 @@ def number_cell(column: ReportColumn, line: ReportLine, number: Decimal | None) 
         return "no data" if column.metered and not line.metered else "-"
     if not column.value(line):
         number = Decimal(0)
-    is_estimate = column.name == "gpu_hours" and line.estimated_microseconds
+    is_estimate = (column.name == "gpu_hours" and line.estimated_microseconds) or (
+        column.name in _APPORTIONED and line.apportioned_by
+    )
     return f"{number:,f}{'~' if is_estimate else ''}{'+' if column.is_partial(line) else ''}"
 
 

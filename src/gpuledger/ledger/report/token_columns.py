@@ -9,7 +9,7 @@ from operator import attrgetter
 from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS
 from gpuledger.ledger.report.report_column import ReportColumn
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.token_counts import TokenCounts
+from gpuledger.ledger.report.token_counts import CountError, TokenCounts
 from gpuledger.ledger.report.usage_report import ReportLine
 
 # Rows of tokens: of pods without GPU time and energy, and of pods that are in several rows.
@@ -30,11 +30,13 @@ def token_columns(prices: Prices) -> Iterator[ReportColumn]:
     """The columns for these prices. Ratios are of sums, also in the total: it has the idle GPUs, too."""
     yield _count("pods", "pods", lambda tokens: len(tokens.pods), additive=False)
     yield _count("input_tokens", "input", attrgetter("input"))
+    yield _bound("input", "bound_input_tokens", "± input", people=True)
     yield _count("cached_tokens", "cached", attrgetter("cached"))
+    yield _bound("cached", "bound_cached_tokens", "± cached")
     yield _count("output_tokens", "output", attrgetter("output"))
+    yield _bound("output", "bound_output_tokens", "± output", people=True)
     yield _count("finished_requests", "requests", attrgetter("requests"))
-    yield _count("bound_input_tokens", "± input", attrgetter("input_error"), people=False, additive=False)
-    yield _count("bound_output_tokens", "± output", attrgetter("output_error"), people=False, additive=False)
+    yield _bound("requests", "bound_finished_requests", "± requests")
     output, every, requests = (attrgetter(f"joined_{name}") for name in ("output", "all", "requests"))
     yield _ratio("joules_per_output_token", "J/output", _joules, output, 4, metered=True)
     yield _ratio("joules_per_token", "J/token", _joules, every, 4, metered=True)
@@ -102,6 +104,16 @@ def _count(
     return ReportColumn(name, heading, 0, 0, amount, people=people, additive=additive)
 
 
+def _bound(kind: str, name: str, heading: str, *, people: bool = False) -> ReportColumn:
+    """The maximum error of a count, in either direction; None if nothing was counted."""
+
+    def bound(tokens: TokenCounts) -> int | None:
+        error: CountError = getattr(tokens, f"{kind}_error")
+        return None if getattr(tokens, kind) is None else error.bound
+
+    return _count(name, heading, bound, people=people, additive=False)
+
+
 def _ratio(
     name: str,
     heading: str,
@@ -153,26 +165,26 @@ def _high(line: ReportLine) -> Fraction | None:
     return Fraction(line.high, _MILLI) if line.metered and line.high is not None else None
 
 
-def _output(tokens: TokenCounts) -> tuple[int | None, int]:
+def _output(tokens: TokenCounts) -> tuple[int | None, CountError]:
     return tokens.joined_output, tokens.output_error
 
 
-def _every(tokens: TokenCounts) -> tuple[int | None, int]:
+def _every(tokens: TokenCounts) -> tuple[int | None, CountError]:
     return tokens.joined_all, tokens.all_error
 
 
-def _bound_of(count: Callable[[TokenCounts], tuple[int | None, int]]) -> Amount:
+def _bound_of(count: Callable[[TokenCounts], tuple[int | None, CountError]]) -> Amount:
     """The maximum error of joules per token, from those of energy and tokens; None if it has no end."""
 
     def amount(line: ReportLine) -> Fraction | None:
         if line.tokens is None or not line.metered or line.bound is None:
             return None
         tokens, error = count(line.tokens)
-        if not tokens or error >= tokens:
+        if not tokens or error.over >= tokens:
             return None
         middle = Fraction(line.millijoules, tokens)
-        high = Fraction(line.millijoules + line.bound, tokens - error) - middle
-        low = middle - Fraction(max(line.millijoules - line.bound, 0), tokens + error)
+        high = Fraction(line.millijoules + line.bound, tokens - error.over) - middle
+        low = middle - Fraction(max(line.millijoules - line.bound, 0), tokens + error.under)
         return max(high, low) / _MILLI
 
     return amount

@@ -7,12 +7,39 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
+class CountError:
+    """The maximum error of a count: it is at most `over` too high, and at most `under` too low.
+
+    Errors of consecutive ranges add up like the counts; the smaller side of one cannot offset another.
+    """
+
+    over: int = 0
+    under: int = 0
+
+    @property
+    def bound(self) -> int:
+        """The maximum error in either direction."""
+        return max(self.over, self.under)
+
+    def __add__(self, other: CountError) -> CountError:
+        """The error of the sum of two counts."""
+        return CountError(self.over + other.over, self.under + other.under)
+
+    def __sub__(self, other: CountError) -> CountError:
+        """The error of the difference of two counts."""
+        return CountError(self.over + other.under, self.under + other.over)
+
+
+_NO_ERROR = CountError()
+
+
+@dataclass(frozen=True, slots=True)
 class TokenCounts:
     """Tokens and finished requests of the pods of a row; None if no server counted them.
 
     `pods` are the namespaces and names of its pods with GPU time or energy. `cached` tokens are part of
-    `input`. `input_error` and `output_error` are the maximum errors, in tokens, in either direction.
-    `idle_millijoules` is the energy of pods that served no token in the row's range, of `pod_millijoules`.
+    `input`. `idle_millijoules` is the energy of pods that served no token in the row's range, of
+    `pod_millijoules`.
     """
 
     pods: frozenset[tuple[str, str]] = frozenset()
@@ -20,8 +47,10 @@ class TokenCounts:
     output: int | None = None
     cached: int | None = None
     requests: int | None = None
-    input_error: int = 0
-    output_error: int = 0
+    input_error: CountError = _NO_ERROR
+    output_error: CountError = _NO_ERROR
+    cached_error: CountError = _NO_ERROR
+    requests_error: CountError = _NO_ERROR
     idle_millijoules: int = 0
     pod_millijoules: int = 0
     # Those of pods without GPU time and energy: counted, but no energy or cost is divided by them.
@@ -53,7 +82,7 @@ class TokenCounts:
         return None if self.requests is None else self.requests - self.lost_requests
 
     @property
-    def all_error(self) -> int:
+    def all_error(self) -> CountError:
         """The maximum error of `all`."""
         return self.input_error + self.output_error
 
@@ -64,6 +93,8 @@ class TokenCounts:
             mine, theirs = getattr(self, item.name), getattr(other, item.name)
             if isinstance(mine, frozenset):
                 sums[item.name] = mine | theirs
+            elif isinstance(mine, CountError):
+                sums[item.name] = mine + theirs
             else:
                 known = [amount for amount in (mine, theirs) if amount is not None]
                 sums[item.name] = sum(known) if known else None

@@ -56,7 +56,8 @@ class ReportLine:
     for some or all of the time, so that their energy is not in the row; `metered` is False if that is all of
     its energy: it is then unknown, not 0.
 
-    `tokens` are those of the row's inference servers; None if the report has none.
+    `tokens` are those of the row's inference servers; None if the report has none. `apportioned_by` is empty,
+    or by what time, energy and cost of a model's row were split to this row and others.
     """
 
     key: Key
@@ -81,6 +82,7 @@ class ReportLine:
     unmetered: frozenset[str] = frozenset()
     metered: bool = True
     tokens: TokenCounts | None = None
+    apportioned_by: str = ""
 
     @property
     def time_cost(self) -> Fraction | None:
@@ -310,4 +312,5 @@ def sum_lines(lines: Iterable[ReportLine], key: Key, account: str = PROCESS) -> 
         energy_charges=sum_charges(line.energy_charges for line in summed),
         unmetered=unmetered,
         metered=not summed or any(line.metered for line in summed),
+        apportioned_by=next((line.apportioned_by for line in summed if line.apportioned_by), ""),
     )

@@ -20,6 +20,7 @@ from money_helpers import A100, H100, H100_TOO, HOUR, KWH_MJ, Entries, party_of,
 from unit.ledger.report.fleet.support import DAY as DAY_SECONDS
 from unit.ledger.report.fleet.support import CounterLevels, ScrapedFleet, own_time, spent
 from unit.ledger.report.fleet.test_fleet_time import one_day
+from unit.ledger.report.tokens.serving import serving_reports
 
 # 2026-10-30 00:00 UTC, in quarters.
 BEGIN = 1_793_318_400 // 900
@@ -65,6 +66,7 @@ def fleet() -> UsageReport:
     return found.report(focus_keys("owner", has_teams=False), prices=PRICED)
 
 
+SERVING_KEYS = focus_keys("owner", has_teams=False, has_tokens=True)
 BY_INSTANCE = [{"mig": "3g.*", "price": 1, "per": "instance"}, {"mig": "*", "price": "0.7"}, {"price": 4}]
 HALF_PRICED = [{"gpu": "*H100*", "until": "2026-10-31", "price": 3}, {"gpu": "*H100*", "price": 4}]
 BOOKS: dict[str, Callable[[], UsageReport]] = {
@@ -80,6 +82,7 @@ BOOKS: dict[str, Callable[[], UsageReport]] = {
     ),
     "only energy": lambda: idle_and_shared().focus_report(prices(kwh="0.1", currency="USD")),
     "fleet": fleet,
+    "tokens": lambda: serving_reports(SERVING_KEYS, PRICED)[1],
 }
 
 
@@ -125,6 +128,33 @@ def test_the_table_of_rules_finds_a_row_that_breaks_one(column: str) -> None:
     first = next(row for row in rows if row["SkuId"] == "gpu-time" and row["AllocatedResourceId"])
     first |= VIOLATIONS[column]
     assert column in {line.partition(":")[0] for line in broken_rules([first, *rows])}
+
+
+COUNT_VIOLATIONS: dict[str, dict[str, str]] = {
+    "AllocatedMethodDetails": {"AllocatedMethodDetails": '{"Elements": [{"AllocatedRatio": 1}]}'},
+    "AllocatedMethodId": {"AllocatedMethodId": "allocation"},
+    "AllocatedResourceId": {"AllocatedResourceId": "pod/serving/chat"},
+    "BilledCost": {"BilledCost": "1"},
+    "ConsumedQuantity": {"ConsumedQuantity": "1.5"},
+    "ConsumedUnit": {"ConsumedUnit": "1000 tokens"},
+    "ListUnitPrice": {"ListUnitPrice": "1"},
+    "PricingQuantity": {"PricingQuantity": "7"},
+    "ResourceType": {"ResourceType": "GPU"},
+    "ServiceSubcategory": {"ServiceSubcategory": "Other (Compute)"},
+}
+
+
+@pytest.mark.parametrize("column", COUNT_VIOLATIONS)
+def test_the_table_of_rules_finds_a_row_of_tokens_that_breaks_one(column: str) -> None:
+    rows = rows_of(BOOKS["tokens"]())
+    first = next(row for row in rows if row["SkuId"] == "tokens-output")
+    first |= COUNT_VIOLATIONS[column]
+    assert column in {line.partition(":")[0] for line in broken_rules(rows)}
+
+
+def test_the_table_of_rules_finds_tokens_that_are_counted_twice() -> None:
+    rows = rows_of(BOOKS["tokens"]())
+    assert broken_rules([*rows, rows[-1]])[-1].startswith("ConsumedQuantity: ")
 
 
 @pytest.mark.parametrize("column", RULES)

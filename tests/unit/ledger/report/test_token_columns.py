@@ -10,7 +10,7 @@ import pytest
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.token_columns import TOKENS_ONLY, token_columns
-from gpuledger.ledger.report.token_counts import TokenCounts
+from gpuledger.ledger.report.token_counts import CountError, TokenCounts
 from gpuledger.ledger.report.usage_report import ReportLine, sum_lines
 
 COLUMNS = {column.name: column for column in token_columns(Prices(kwh=Decimal("0.25"), gpu_hour=Decimal(2)))}
@@ -62,13 +62,22 @@ def test_without_tokens_nothing_is_known_per_token(tokens: TokenCounts) -> None:
 
 
 def test_the_bound_covers_errors_of_energy_and_of_tokens() -> None:
-    row = line(1000, 0, TokenCounts(PODS, output=100, output_error=10), bound=50_000)
-    bound = COLUMNS["bound_joules_per_output_token"].value(row)
-    assert bound == Fraction(1050, 90) - 10
-    assert (
-        value("bound_joules_per_output_token", line(1000, 0, TokenCounts(output=9, output_error=9), bound=0))
-        is None
-    )
+    def bound(energy: int, error: CountError, name: str = "output") -> Fraction | None:
+        counts = TokenCounts(PODS, output=100, output_error=error)
+        return COLUMNS[f"bound_joules_per_{name}_token"].value(line(1000, 0, counts, bound=energy))
+
+    assert bound(50_000, CountError(10, 10)) == Fraction(1050, 90) - 10
+    # Too few counted tokens make joules per token too high, by less than too many make them too low.
+    assert bound(0, CountError(over=10)) == Fraction(1000, 90) - 10
+    assert bound(0, CountError(under=10)) == 10 - Fraction(1000, 110)
+    assert bound(0, CountError(over=100)) is None
+
+
+def test_the_bound_of_a_count_is_its_larger_error_and_not_known_where_nothing_counts() -> None:
+    counts = TokenCounts(PODS, input=7, output=5, input_error=CountError(3, 4), output_error=CountError(2, 1))
+    row = line(1, 0, counts + counts)
+    names = ("bound_input_tokens", "bound_output_tokens", "bound_cached_tokens", "bound_finished_requests")
+    assert [value(name, row) for name in names] == [8, 4, None, None]
 
 
 def test_the_idle_share_is_that_of_pods_that_serve_a_model() -> None:

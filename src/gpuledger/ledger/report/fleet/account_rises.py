@@ -78,6 +78,11 @@ class CounterRises:
     early: Mapping[Name, Rise] = field(default_factory=dict)
     late: Mapping[Name, Rise] = field(default_factory=dict)
 
+    def beyond(self, name: Name) -> tuple[float, float]:
+        """The most of a counter that was used before the period's start, and that is missing at its end."""
+        early, late = self.early.get(name, Rise()), self.late.get(name, Rise())
+        return early.amount + early.error, late.amount + late.error
+
 
 class AccountRises:
     """Adds consecutive ranges of one quantity, and holds the sums.

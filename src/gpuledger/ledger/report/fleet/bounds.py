@@ -33,10 +33,10 @@ class RowErrors:
 
     def add(self, name: Name, gained: Rise, counters: CounterRises) -> None:
         """Add the errors of one counter."""
-        early, late = counters.early.get(name, Rise()), counters.late.get(name, Rise())
+        early, late = counters.beyond(name)
         self.error += gained.error
-        self.early += early.amount + early.error
-        self.late += late.amount + late.error
+        self.early += early
+        self.late += late
 
     def bound(self, uncertainty: Uncertainty, per_unit: int) -> int:
         """The maximum error in either direction, in parts of the unit."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
-from gpuledger.ledger.report.fleet.rises import Rise
+from gpuledger.ledger.report.token_counts import CountError, TokenCounts
 from gpuledger.ledger.report.tokens.served_models import DECODE, PREFILL, ServedModels
-from gpuledger.ledger.report.tokens.token_rises import Pod, TokenName
+from gpuledger.ledger.report.tokens.token_rises import Pod, TokenName, TokenRise
 from gpuledger.ledger.report.tokens.token_sources import CACHED, INPUT, OUTPUT, REQUESTS, TRANSFERRED
 
 
@@ -20,7 +20,7 @@ class PodTokens:
     `active`: it served a token. `doubled`: it received prompts of other servers, and its role is not known.
     """
 
-    rises: Mapping[str, Rise] = field(default_factory=dict)
+    rises: Mapping[str, TokenRise] = field(default_factory=dict)
     active: bool = False
     doubled: bool = False
 
@@ -29,27 +29,29 @@ class PodTokens:
         rise = self.rises.get(kind)
         return None if rise is None else round(rise.amount)
 
-    def error(self, kind: str) -> int:
+    def error(self, kind: str) -> CountError:
         """The maximum error of a kind."""
-        rise = self.rises.get(kind)
-        return 0 if rise is None else ceil(rise.error)
+        rise = self.rises.get(kind, TokenRise())
+        return CountError(ceil(rise.over), ceil(rise.under))
 
 
-def tokens_by_pod(totals: Mapping[TokenName, Rise], models: ServedModels) -> dict[tuple[Pod, str], PodTokens]:
+def tokens_by_pod(
+    totals: Mapping[TokenName, TokenRise], models: ServedModels
+) -> dict[tuple[Pod, str], PodTokens]:
     """The tokens of each pod, by the model of its row. Pods without a name are one by model.
 
     A prefill pod makes one output token per request, which its decode pod has, too: it counts none. A decode
     pod counts only the input that was not transferred from a prefill pod.
     """
-    sums: dict[tuple[Pod, str], dict[str, Rise]] = defaultdict(dict)
+    sums: dict[tuple[Pod, str], dict[str, TokenRise]] = defaultdict(dict)
     for name, rise in totals.items():
         pod = (name.namespace, name.pod)
         rises = sums[pod, models.of_pod(pod) if name.pod else name.model]
-        rises[name.kind] = rises.get(name.kind, Rise()).plus(rise)
+        rises[name.kind] = rises.get(name.kind, TokenRise()).plus(rise)
     return {key: _by_role(rises, models.role(key[0])) for key, rises in sums.items()}
 
 
-def _by_role(rises: dict[str, Rise], role: str) -> PodTokens:
+def _by_role(rises: dict[str, TokenRise], role: str) -> PodTokens:
     transferred = rises.pop(TRANSFERRED, None)
     active = any(rise.amount > 0 for kind, rise in rises.items() if kind in (INPUT, OUTPUT))
     if role == PREFILL:
@@ -57,12 +59,22 @@ def _by_role(rises: dict[str, Rise], role: str) -> PodTokens:
         rises = {kind: rise for kind, rise in rises.items() if kind not in (OUTPUT, REQUESTS)}
     elif role == DECODE and INPUT in rises:
         whole = rises[INPUT]
-        own = Rise() if transferred is None else _less(whole, transferred)
+        own = TokenRise() if transferred is None else whole.less(transferred)
         # Transferred tokens can look like hits of the cache.
         rises = {kind: rise for kind, rise in rises.items() if kind != CACHED} | {INPUT: own}
     doubled = not role and transferred is not None and transferred.amount > 0
     return PodTokens(rises, active, doubled)
 
 
-def _less(whole: Rise, part: Rise) -> Rise:
-    return Rise(max(whole.amount - part.amount, 0.0), whole.error + part.error)
+def counts_of(tokens: PodTokens) -> TokenCounts:
+    """The amounts of these tokens in a row."""
+    return TokenCounts(
+        input=tokens.amount(INPUT),
+        output=tokens.amount(OUTPUT),
+        cached=tokens.amount(CACHED),
+        requests=tokens.amount(REQUESTS),
+        input_error=tokens.error(INPUT),
+        output_error=tokens.error(OUTPUT),
+        cached_error=tokens.error(CACHED),
+        requests_error=tokens.error(REQUESTS),
+    )

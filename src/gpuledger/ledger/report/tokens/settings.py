@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuledger.model.settings import setting, text
+from gpuledger.model.settings import number, setting, text
 
 if TYPE_CHECKING:
+    from gpuledger.ledger.report.tokens.token_gateways import TokenGateway
     from gpuledger.ledger.report.tokens.token_sources import TokenSource
 
 
@@ -18,9 +19,18 @@ def _parse_sources(value: object) -> tuple[TokenSource, ...]:
     return parse_token_sources(value)
 
 
-@dataclass(frozen=True, slots=True)
+def _parse_gateways(value: object) -> tuple[TokenGateway, ...]:
+    from gpuledger.ledger.report.tokens.token_gateways import parse_token_gateways
+
+    return parse_token_gateways(value)
+
+
+@dataclass(frozen=True)
 class TokenSettings:
-    """Tokens of inference servers in reports from a Prometheus. Empty `sources` are the default table."""
+    """Tokens of inference servers in reports from a Prometheus.
+
+    Empty `sources` and `gateways` are the default tables.
+    """
 
     sources: tuple[TokenSource, ...] = setting(
         "tokens.sources",
@@ -50,4 +60,20 @@ class TokenSettings:
         "llm-d.ai/role",
         "pod label that is prefill or decode in disaggregated pods, which count a prompt once together",
         metavar="LABEL",
+    )
+    gateways: tuple[TokenGateway, ...] = setting(
+        "tokens.gateways",
+        _parse_gateways,
+        (),
+        "counters of further gateways for --by gateway:LABEL: a list of entries with gateway, input, output, "
+        "cached, requests, the labels model, adapter and team, and served (models by other names), in the "
+        "configuration file",
+        metavar="JSON",
+    )
+    input_weight: float = setting(
+        "tokens.input_weight",
+        number(0, 1000),
+        0.0,
+        "weight of an input token where the tokens of gateways split a row; an output token has 1",
+        metavar="NUMBER",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -10,8 +11,8 @@ from gpuledger.ledger.report.grouping import Grouping
 from gpuledger.ledger.report.report_keys import SERVED_MODEL
 from gpuledger.ledger.report.token_counts import TokenCounts
 from gpuledger.ledger.report.tokens.served_models import ServedModels
-from gpuledger.ledger.report.tokens.token_rises import Pod
-from gpuledger.ledger.report.tokens.token_sources import WITHOUT_CACHED
+from gpuledger.ledger.report.tokens.token_rises import Pod, TokenRises
+from gpuledger.ledger.report.tokens.token_sources import INPUT, OUTPUT
 from gpuledger.model.session import PROCESS
 from gpuledger.model.text import escape_to_one_line
 
@@ -33,7 +34,7 @@ class TokenFindings:
 
     `without_energy` have tokens only, `without_tokens` a model but no tokens, `several` have several models.
     `doubled` received prompts from other servers and have no known role. `unserved` have GPU time or energy,
-    and no model.
+    and no model. `interrupted` restarted or ended. `missed` are tokens from before the first scrape.
     """
 
     without_energy: set[Pod] = field(default_factory=set)
@@ -41,6 +42,20 @@ class TokenFindings:
     unserved: set[Pod] = field(default_factory=set)
     several: dict[Pod, frozenset[str]] = field(default_factory=dict)
     doubled: set[Pod] = field(default_factory=set)
+    interrupted: set[Pod] = field(default_factory=set)
+    missed: dict[Pod, int] = field(default_factory=lambda: defaultdict(int))
+
+    def learn_gaps(self, rises: TokenRises) -> None:
+        """Find the pods of which tokens were counted while nobody scraped.
+
+        Those that served no token, too: what they counted after their last scrape is not known.
+        """
+        counters = {name for name in rises.totals() if name.kind in (INPUT, OUTPUT)}
+        for name in counters & (rises.restarted() | rises.ended):
+            self.interrupted.add((name.namespace, name.pod))
+        for name in rises.missed.keys() & counters:
+            if rises.missed[name]:
+                self.missed[name.namespace, name.pod] += round(rises.missed[name])
 
     def learn_models(self, models: ServedModels, fleets: Sequence[Fleet]) -> None:
         """Find the pods with several models, and those on GPUs without tokens."""
@@ -53,11 +68,14 @@ class TokenFindings:
 
 
 def token_notes(
-    findings: TokenFindings, grouping: Grouping, total: TokenCounts, engines: Collection[str]
+    findings: TokenFindings, grouping: Grouping, total: TokenCounts, without_cached: Collection[str]
 ) -> Iterator[str]:
-    """The sentences below the report."""
+    """The sentences below the report. `without_cached` are engines that count no cached tokens."""
     if total.all is None:
-        yield f"Energy, no tokens: Prometheus has no token counter of an inference server: {NOT_SCRAPED}."
+        yield (
+            f"Energy, no tokens: Prometheus has no token counter of an inference server: {NOT_SCRAPED}. Its "
+            "series need the labels of tokens.match, by default those of --prometheus.match."
+        )
     if findings.without_energy:
         yield (
             f"Tokens found, no energy: {named_pods(findings.without_energy)} served tokens, but have no GPU "
@@ -90,10 +108,24 @@ def token_notes(
             f"Rows also have the energy of pods that serve no model ({named_pods(findings.unserved)}): for "
             f"energy by token add {SERVED_MODEL} to --by."
         )
-    if without := sorted(WITHOUT_CACHED & set(engines)):
-        yield f"Input tokens of {', '.join(without)} are without cached ones."
+    if findings.interrupted:
+        yield (
+            f"{named_pods(findings.interrupted)} restarted or ended: tokens between the last scrape and that "
+            "moment are not counted, at most those of one scrape interval, or of a gap in scrapes, each time."
+        )
+    if findings.missed:
+        yield (
+            f"{named_pods(findings.missed)} had up to {sum(findings.missed.values()):,} tokens when they "
+            "were scraped first, within the range: when these were counted is not known, and they are in no "
+            "row."
+        )
+    if without_cached:
+        yield f"Input tokens of {', '.join(sorted(without_cached))} are without cached ones."
     if total.all is not None:
-        yield "Tokens and requests are those that were counted within the range; energy includes idle pods."
+        yield (
+            "Tokens and requests are those that were counted within the range, ± what was counted between "
+            "two scrapes at its ends; energy includes idle pods."
+        )
 
 
 def named_pods(pods: Collection[Pod]) -> str:

@@ -14,11 +14,11 @@ from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.report_keys import SERVED_MODEL
 from gpuledger.ledger.report.token_columns import SEVERAL_ROWS, TOKENS_ONLY
 from gpuledger.ledger.report.token_counts import TokenCounts
-from gpuledger.ledger.report.tokens.pod_tokens import PodTokens, tokens_by_pod
+from gpuledger.ledger.report.tokens.pod_tokens import PodTokens, counts_of, tokens_by_pod
 from gpuledger.ledger.report.tokens.served_models import ServedModels
 from gpuledger.ledger.report.tokens.token_notes import TokenFindings, token_notes
 from gpuledger.ledger.report.tokens.token_rises import Pod, TokenRises
-from gpuledger.ledger.report.tokens.token_sources import CACHED, INPUT, OUTPUT, REQUESTS
+from gpuledger.ledger.report.tokens.token_sources import CACHED, WITHOUT_CACHED
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 from gpuledger.ledger.time.account import OWNER
 from gpuledger.model.session import PROCESS
@@ -44,6 +44,7 @@ def report_with_tokens(
         present = [line for line in report.lines if line.period == number]
         counts, rest = rows.add_tokens(served, {line.key for line in present}, findings)
         lines += [replace(line, tokens=counts.get(line.key, TokenCounts())) for line in present]
+        findings.learn_gaps(rises)
         own += [
             ReportLine(key, account, number, metered=False, tokens=amounts)
             for (account, key), amounts in sorted(rest.items(), key=lambda item: item[0])
@@ -52,8 +53,7 @@ def report_with_tokens(
     total: TokenCounts = sum(
         (line.tokens for line in (*lines, *own) if line.tokens is not None), start=TokenCounts()
     )
-    engines = {name.engine for rises in tokens for name in rises.totals()}
-    notes = (*report.notes, *token_notes(findings, report.grouping, total, engines))
+    notes = (*report.notes, *token_notes(findings, report.grouping, total, _engines_without_cached(tokens)))
     return replace(
         report,
         lines=lines,
@@ -99,13 +99,13 @@ class _Rows:
                 findings.doubled.add(pod)
             if len(keys) == 1:
                 (key,) = keys
-                counts[key] = counts[key] + _counts(tokens)
+                counts[key] = counts[key] + counts_of(tokens)
             elif tokens.active:
                 account = SEVERAL_ROWS if keys else TOKENS_ONLY
                 if not keys:
                     findings.without_energy.add(pod)
                 place = account, _common(keys) if keys else self._key_without_gpu(pod, model)
-                found = _counts(tokens) if keys else _lost(_counts(tokens))
+                found = counts_of(tokens) if keys else _lost(counts_of(tokens))
                 rest[place] = rest.get(place, TokenCounts()) + found
         return counts, rest
 
@@ -149,15 +149,14 @@ def _owners(fleet: Fleet) -> Iterator[tuple[str, Name]]:
                 yield uuid, tuple(owner)
 
 
-def _counts(tokens: PodTokens) -> TokenCounts:
-    return TokenCounts(
-        input=tokens.amount(INPUT),
-        output=tokens.amount(OUTPUT),
-        cached=tokens.amount(CACHED),
-        requests=tokens.amount(REQUESTS),
-        input_error=tokens.error(INPUT),
-        output_error=tokens.error(OUTPUT),
-    )
+def _engines_without_cached(tokens: Sequence[TokenRises]) -> set[str]:
+    """The engines of servers that count no cached tokens, not even as input."""
+    kinds: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for rises in tokens:
+        for name in rises.totals():
+            if name.engine in WITHOUT_CACHED:
+                kinds[name[:4]].add(name.kind)
+    return {name[3] for name, found in kinds.items() if CACHED not in found}
 
 
 def _lost(counts: TokenCounts) -> TokenCounts:

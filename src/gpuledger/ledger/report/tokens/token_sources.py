@@ -34,7 +34,7 @@ class TokenMetric(NamedTuple):
 class TokenSource:
     """The counters of an engine. `model` is the label with the served model's name.
 
-    Each kind has the names under which versions of the engine export it; only one of them has data.
+    Each kind has the names under which versions of the engine export it, or of counters that sum to it.
     `input` are prompt tokens, `cached` those of them that a cache had, `requests` finished ones, and
     `transferred` prompt tokens of which another server computed the cache (disaggregated prefill).
     """
@@ -113,7 +113,13 @@ DEFAULT_SOURCES: Final = (
         ("lmdeploy:cached_tokens_total",),
         ("lmdeploy:request_success_total",),
     ),
-    TokenSource("llama.cpp", ("llamacpp:prompt_tokens_total",), ("llamacpp:tokens_predicted_total",)),
+    # Its input is without cached tokens, which it counts since autumn 2026.
+    TokenSource(
+        "llama.cpp",
+        ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
+        ("llamacpp:tokens_predicted_total",),
+        ("llamacpp:prompt_tokens_cached_total",),
+    ),
     # Names without a prefix: only with a model's name.
     TokenSource(
         "nim",
@@ -122,7 +128,7 @@ DEFAULT_SOURCES: Final = (
         requests=('request_finish_total{model_name!=""}',),
     ),
 )
-# Engines of which input tokens do not include cached ones.
+# Engines of which older versions count no cached tokens, also not as input.
 WITHOUT_CACHED: Final = frozenset(("llama.cpp",))
 
 
@@ -153,35 +159,50 @@ def parse_token_sources(value: object) -> tuple[TokenSource, ...]:
 
 def _parse_entry(number: int, value: object) -> TokenSource:
     if not isinstance(value, Mapping):
-        raise InvalidElement(f"entry {number} ({_shown(value)}): expected a mapping with engine and output")
+        raise InvalidElement(
+            f"entry {number} ({shown_entry(value)}): expected a mapping with engine and output"
+        )
     given = {str(key): content for key, content in value.items()}
-    engine = _text(given.pop("engine", None))
+    engine = entry_text(given.pop("engine", None))
     if not engine:
         raise InvalidElement(f"entry {number} has no engine: add its name, such as engine: mine")
-    model = _text(given.pop("model", "model_name"))
+    model = entry_text(given.pop("model", "model_name"))
     keys = [item.name for item in fields(TokenSource)]
     names: dict[str, tuple[str, ...]] = {}
     for key, content in given.items():
         if key not in _KINDS:
-            unknown = f"unknown key '{_shown(key)}'; {suggest_name(key, keys)}"
+            unknown = f"unknown key '{shown_entry(key)}'; {suggest_name(key, keys)}"
             raise InvalidElement(f"entry {number} (engine {engine}): {unknown}")
-        names[key] = tuple(map(_text, content if isinstance(content, list | tuple) else [content]))
-        for name in names[key]:
-            if not _METRIC.fullmatch(name):
-                raise InvalidElement(
-                    f"entry {number} (engine {engine}): {key}: expected the name of a counter, such as "
-                    f"mine_tokens_total or mine_tokens_total{{job=\"mine\"}}, not '{_shown(name)}'"
-                )
+        names[key] = read_counters(f"entry {number} (engine {engine})", key, content)
     if not names.get(INPUT) and not names.get(OUTPUT):
         raise InvalidElement(f"entry {number} (engine {engine}) has neither input nor output: add a counter")
     return TokenSource(engine, **names, model=model)
 
 
-def _text(value: object) -> str:
+def read_counters(where: str, key: str, content: object) -> tuple[str, ...]:
+    """The names of counters of one kind, with or without matchers. Raises InvalidElement."""
+    names = entry_texts(content)
+    for name in names:
+        if not _METRIC.fullmatch(name):
+            raise InvalidElement(
+                f"{where}: {key}: expected the name of a counter, such as "
+                f"mine_tokens_total or mine_tokens_total{{job=\"mine\"}}, not '{shown_entry(name)}'"
+            )
+    return names
+
+
+def entry_texts(content: object) -> tuple[str, ...]:
+    """The texts of a list, or of one text."""
+    return tuple(map(entry_text, content if isinstance(content, list | tuple) else [content]))
+
+
+def entry_text(value: object) -> str:
+    """A text of an entry; empty if it is none."""
     if value is None or isinstance(value, bool | list | tuple | Mapping):
         return ""
     return str(value).strip()
 
 
-def _shown(value: object) -> str:
+def shown_entry(value: object) -> str:
+    """What a user wrote, for messages."""
     return shorten(str(value) or "''", _SHOWN, placeholder=" ...")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.ledger.report.fleet.inventory import Inventory, ScrapedPod
-from gpuledger.ledger.report.fleet.rises import Rise
+from gpuledger.ledger.report.token_counts import CountError
 from gpuledger.ledger.report.tokens.pod_tokens import tokens_by_pod
 from gpuledger.ledger.report.tokens.served_models import SEVERAL, ServedModels
-from gpuledger.ledger.report.tokens.token_rises import TokenName
+from gpuledger.ledger.report.tokens.token_rises import TokenName, TokenRise
 from gpuledger.ledger.report.tokens.token_sources import CACHED, INPUT, OUTPUT, REQUESTS, TRANSFERRED
 
 MODEL, ROLE = "llm-d.ai/model", "llm-d.ai/role"
@@ -73,7 +73,7 @@ COUNTED = {INPUT: 1000.0, OUTPUT: 500.0, CACHED: 900.0, REQUESTS: 10.0, TRANSFER
 )
 def test_a_role_decides_which_tokens_count(role: str, expected: dict[str, int | None]) -> None:
     pods = inventory(p=ScrapedPod(labels=((ROLE, role),)))
-    totals = {counter(kind): Rise(amount) for kind, amount in COUNTED.items()}
+    totals = {counter(kind): TokenRise(amount) for kind, amount in COUNTED.items()}
     found = tokens_by_pod(totals, models(pods, *totals))[POD, "m"]
     assert {kind: found.amount(kind) for kind in expected} == expected
     assert found.active
@@ -82,11 +82,20 @@ def test_a_role_decides_which_tokens_count(role: str, expected: dict[str, int | 
 
 def test_without_a_counter_of_transfers_a_decode_pod_counts_no_input() -> None:
     pods = inventory(p=ScrapedPod(labels=((ROLE, "decode"),)))
-    totals = {counter(INPUT): Rise(1000.0), counter(OUTPUT): Rise(5.0)}
+    totals = {counter(INPUT): TokenRise(1000.0), counter(OUTPUT): TokenRise(5.0)}
     assert tokens_by_pod(totals, models(pods, *totals))[POD, "m"].amount(INPUT) == 0
 
 
 def test_the_errors_of_several_counters_add_up() -> None:
-    totals = {counter(): Rise(10.0, 0.5), counter()._replace(port="8001"): Rise(20.0, 1.0)}
+    second = counter()._replace(port="8001")
+    totals = {counter(): TokenRise(10.0, 0.5, 7.0), second: TokenRise(20.0, 1.0)}
     found = tokens_by_pod(totals, models(inventory(), *totals))[POD, "m"]
-    assert (found.amount(OUTPUT), found.error(OUTPUT)) == (30, 2)
+    assert (found.amount(OUTPUT), found.error(OUTPUT)) == (30, CountError(over=2, under=7))
+
+
+def test_input_without_what_another_server_computed_can_be_wrong_by_both() -> None:
+    """A decode pod: too many transferred tokens make too few own ones."""
+    pods = inventory(p=ScrapedPod(labels=((ROLE, "decode"),)))
+    totals = {counter(INPUT): TokenRise(1000.0, 10, 3), counter(TRANSFERRED): TokenRise(800.0, 9, 2)}
+    found = tokens_by_pod(totals, models(pods, *totals))[POD, "m"]
+    assert (found.amount(INPUT), found.error(INPUT)) == (200, CountError(over=12, under=12))

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
-from gpuledger.model.availability import DEFAULT_WINDOW, DISPLAY, FREE, RESERVED, Availability
+from gpuledger.model.availability import DEFAULT_WINDOW, DISPLAY, FREE, Availability, Candidate
 from gpuledger.model.devices import AMD, NVIDIA, Device, Instance
 
 ANY, ONLY, NEVER = "any", "only", "never"
 MIG_CHOICES: Final = (ANY, ONLY, NEVER)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DeviceWish:
     """What a user requests: so many Devices, each with so many bytes of free memory.
 
@@ -30,13 +30,6 @@ class DeviceWish:
     mig: str = ANY
     display: bool = False
     window: float = DEFAULT_WINDOW
-
-
-class Candidate(NamedTuple):
-    """A Device, and whether it can be taken."""
-
-    device: Device
-    availability: Availability
 
 
 class NotEnoughDevices(Exception):
@@ -143,13 +136,3 @@ def _explain(
     if not everything:
         reasons = "there is no GPU"
     return f"{len(whole) or 'none'} of {requested} can be taken" + (f": {reasons}" if reasons else "")
-
-
-def with_reservation(
-    availability: Availability, uid: int, name: str, until: float | None, reason: str
-) -> Availability:
-    """The availability of a Device that a user has reserved; a user who has it already counts first."""
-    marked = availability._replace(reserved_uid=uid, reserved_by=name, reserved_until=until)
-    if availability.free_seconds is None:
-        return marked
-    return marked._replace(state=RESERVED, reason=reason)

@@ -28,7 +28,6 @@ from gpuledger.model.availability import (
 )
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.down_reasons import describe_down
-from gpuledger.model.gpu_problems import judge_gpu, xid_problems
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import XidRow
@@ -157,6 +156,11 @@ class _Judge:
         gpu = self._gpu_of(reading)
         # Most GPUs are healthy, and the judgement of all that can be wrong takes long for each tick.
         has_trouble = any(gpu.get(one) for one in _TROUBLE)
+        if not has_trouble and not self._xids:
+            return None
+        # Imported lazily, as most machines never have any of it.
+        from gpuledger.model.gpu_problems import judge_gpu, xid_problems
+
         found = [one for one in judge_gpu(gpu).values() if one is not None] if has_trouble else []
         device = gpu.device.gpu
         found += xid_problems(device.uuid, device.pci_bus_id, self._xids, self._snapshot.unix)

@@ -115,7 +115,7 @@ class TimeOwner:
     split: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredTimes:
     """What is stored of the time books. `parts` are numbers of parts of Gpus by their text.
 
@@ -131,7 +131,7 @@ class StoredTimes:
     next_owner: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredUsage:
     """The presences of owners on Devices that continue; `next_period` is the first unused number."""
 
@@ -139,7 +139,7 @@ class StoredUsage:
     next_period: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredHosts:
     """The cgroups of owners that continue; `next_period` is the first unused number."""
 
@@ -147,7 +147,7 @@ class StoredHosts:
     next_period: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredLedger:
     """Everything stored, at source time `elapsed` and wall time `unix` of the last commit.
 

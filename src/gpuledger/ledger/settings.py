@@ -36,7 +36,7 @@ def _parse_optional_watts(value: object) -> float | None:
 _parse_watts: Callable[[object], float] = number(0, 10_000)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerSettings:
     """How many processes of a Device are exported one by one, and how energy is booked and exported."""
 
@@ -91,7 +91,7 @@ MEMORY_ONLY = "none"
 _DECADE = 3653 * 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoreSettings:
     """Where the ledger is stored, and for how long."""
 
@@ -127,7 +127,7 @@ class StoreSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExportedBooksSettings:
     """The exported ledgers that a report reads."""
 

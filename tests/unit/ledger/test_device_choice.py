@@ -8,12 +8,10 @@ from builders import GIB, gpu, instance
 from gpuledger.ledger.device_choice import (
     NEVER,
     ONLY,
-    Candidate,
     DeviceWish,
     NotEnoughDevices,
     choose_devices,
     visibility_variable,
-    with_reservation,
 )
 from gpuledger.model.availability import (
     DISPLAY,
@@ -24,6 +22,8 @@ from gpuledger.model.availability import (
     RESERVED,
     UNKNOWN,
     Availability,
+    Candidate,
+    with_reservation,
 )
 from gpuledger.model.devices import Device, Instance
 

@@ -5,6 +5,7 @@ Their rows are loaded into a temporary SQLite file with the ledger's tables, as 
 
 from __future__ import annotations
 
+import csv
 import json
 import sqlite3
 from bisect import bisect_right
@@ -166,7 +167,15 @@ class _Loader:
             for table, insert in tables.items():
                 insert(_rows(export, table))
             self._load_energy(_rows(export, INTERVALS), _rows(export, ENERGY))
-        except (OSError, ValueError, KeyError, TypeError, StopIteration, sqlite3.Error) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            OverflowError,
+            csv.Error,
+            sqlite3.Error,
+        ) as error:
             raise GpuledgerError(
                 f"the export {export.folder} cannot be read ({type(error).__name__}: {error}): export it "
                 "again"

@@ -201,4 +201,5 @@ def _require_types(facts: Manifest | TableFacts | GpuTotals) -> None:
 
 def _hash_of(values: Mapping[str, object]) -> str:
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    # Half a character, which no export has, must not raise: the manifest was changed.
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

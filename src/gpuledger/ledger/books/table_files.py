@@ -116,7 +116,7 @@ def _write_csv(file: Path, columns: Sequence[ExportColumn], rows: Iterable[Row])
 def _read_csv(file: Path, columns: Sequence[ExportColumn]) -> Iterator[Row]:
     with file.open(encoding="utf-8", newline="") as opened:
         reader = csv.reader(opened)
-        places = {name: place for place, name in enumerate(next(reader))}
+        places = {name: place for place, name in enumerate(next(reader, ()))}
         found = [(places.get(column.name), _FROM_CSV.get(column.kind)) for column in columns]
         for words in reader:
             yield tuple(_from_csv("" if place is None else words[place], parse) for place, parse in found)

@@ -16,7 +16,8 @@ from gpuledger.ledger.energy.shares import round_shares
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.party import Party, party_text
 
-_text = lru_cache(50_000)(party_text)
+# Kept as long as the program runs: few, those of the last hours.
+_text = lru_cache(2048)(party_text)
 
 
 class SpreadShare(NamedTuple):

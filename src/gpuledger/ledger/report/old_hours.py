@@ -133,13 +133,13 @@ def _owner_rows(
             yield _Row(part, OWNER, party, is_estimate, allocation * micro, residence * micro)
 
 
-@lru_cache(50_000)
+@lru_cache(2048)
 def _identity(party: Party) -> tuple[str, OwnerKey, str]:
     """A text by which parties are sorted, the owner, and the container."""
     return party_text(party), owner_key(party.owner), container_of(party.owner)
 
 
-@lru_cache(50_000)
+@lru_cache(2048)
 def _none_running(party: Party) -> Party:
     return replace(party, command=NONE_RUNNING)
 

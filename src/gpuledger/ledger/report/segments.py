@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from fractions import Fraction
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -104,19 +103,29 @@ class SegmentPrices:
 
     def __init__(self, table: PriceTable | None = None, node: str = "", quarter: int = 0) -> None:
         self._table, self._node, self._quarter = table, node, quarter
-        self.time_rate = lru_cache(None)(self._find_time_rate)
-        self.energy_rate = lru_cache(None)(self._find_energy_rate)
+        self._time_rates: dict[GpuPart, Rate] = {}
+        self._energy_rates: dict[str, Rate] = {}
         self.grams_per_kwh = self._with_overhead(table.co2(node, quarter)) if table is not None else None
 
-    def _find_time_rate(self, part: GpuPart) -> Rate:
+    def time_rate(self, part: GpuPart) -> Rate:
         """The rate of a part of a Gpu."""
+        if (known := self._time_rates.get(part)) is None:
+            known = self._time_rates[part] = self._find_time_rate(part)
+        return known
+
+    def energy_rate(self, gpu: str) -> Rate:
+        """The rate of a kilowatt-hour of a Gpu, with the building's overhead."""
+        if (known := self._energy_rates.get(gpu)) is None:
+            known = self._energy_rates[gpu] = self._find_energy_rate(gpu)
+        return known
+
+    def _find_time_rate(self, part: GpuPart) -> Rate:
         table, node, quarter = self._table, self._node, self._quarter
         if table is None:
             return Rate(part.gpu)
         return Rate(part.gpu, table.entry(part, node, quarter), table.gpu_hour(part, node, quarter))
 
     def _find_energy_rate(self, gpu: str) -> Rate:
-        """The rate of a kilowatt-hour of a Gpu, with the building's overhead."""
         table, node, quarter = self._table, self._node, self._quarter
         if table is None:
             return Rate(gpu)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gpuledger.ledger.report.teams import Team, parse_teams
 from gpuledger.model.session import ALLOCATION, BASES
 from gpuledger.model.settings import ReloadPolicy, choice, duration, setting, text
 
 if TYPE_CHECKING:
     from gpuledger.ledger.report.price_entries import PriceValue
+    from gpuledger.ledger.report.teams import Team
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
@@ -38,7 +38,14 @@ def _parse_price(kind: str) -> Callable[[object], PriceValue]:
     return parse
 
 
-@dataclass(frozen=True, slots=True)
+def _parse_teams(value: object) -> tuple[Team, ...]:
+    """The parser of teams. Its module is imported lazily: most nodes have no teams."""
+    from gpuledger.ledger.report.teams import parse_teams
+
+    return parse_teams(value)
+
+
+@dataclass(frozen=True)
 class Prices:
     """Settings for money and carbon; None is not set, and columns that need it are omitted.
 
@@ -118,7 +125,7 @@ def _headers(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value).splitlines())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FleetSettings:
     """The Prometheus for fleet reports, and its queries."""
 
@@ -151,7 +158,7 @@ class FleetSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TeamSettings:
     """The teams to which owners belong in reports."""
 
@@ -159,7 +166,7 @@ class TeamSettings:
 
     teams: tuple[Team, ...] = setting(
         "teams",
-        parse_teams,
+        _parse_teams,
         (),
         "teams for --by team: a list of entries with team and patterns by key, in the configuration file; "
         "the first entry that matches an owner counts",

@@ -21,6 +21,8 @@ from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
 from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import ALLOCATION, IDLE, UNATTRIBUTED, UNOBSERVED
 
+# Parties of which the key is remembered. Entries are added in the order of time.
+_CACHED = 4096
 # Seconds of presence without energy that are no gap: the start of a run, and the interval that is still open.
 _SLACK = 120
 
@@ -146,13 +148,14 @@ class Tally:
     ) -> None:
         # Parties with an amount, only where the grouping has teams.
         self.parties: set[Party] = set()
+        parties = self.parties
 
         def key_of(party: Party) -> Key:
             if grouping.teams:
-                self.parties.add(party)
+                parties.add(party)
             return grouping.key(party)
 
-        self._key_of: Callable[[Party], Key] = lru_cache(50_000)(key_of)
+        self._key_of: Callable[[Party], Key] = lru_cache(_CACHED)(key_of)
         self._own_key: Callable[[str], Key] = lru_cache(None)(grouping.own_key)
         self._share = share
         self._gpu_of = gpu_of

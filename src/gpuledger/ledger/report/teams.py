@@ -40,7 +40,7 @@ _NAMES: Final[dict[str, Callable[[Workload], str]]] = {
 _KEYS: Final = (*_NAMES, _NODE)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Team:
     """One entry: the name of a team, and patterns (as in a shell; case matters) by key."""
 

@@ -25,7 +25,7 @@ SELECT hours.number, uuid, method, quarter, idle, unattributed, unobserved, part
 _OF_PARTIES = """EXISTS (
     SELECT 1 FROM hour_shares AS own WHERE own.number = hours.number AND +own.party IN own_parties)"""
 _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED)
-_CACHED = 20_000
+_CACHED = 4096
 
 
 class _Share(NamedTuple):
@@ -49,14 +49,16 @@ class EnergyIntervalReader:
 
     def __init__(self, history: History, account: str, is_own: Callable[[Party], bool]) -> None:
         """`account` is empty for an owner."""
-        self._history, self._account, self._is_own = history, account, is_own
+        self._history, self._account = history, account
         self._account_place = _ACCOUNTS.index(account) if account in _ACCOUNTS else None
         self._place = lru_cache(None)(lambda uuid: device_place(history, uuid)[0])
-        self._session = lru_cache(_CACHED)(lambda number: self._share(history.session(number)))
-        self._party = lru_cache(_CACHED)(lambda number: self._share(history.party(number)))
 
-    def _share(self, party: Party) -> _Share:
-        return _Share(self._is_own(party), party_name(party), device_place(self._history, party.device)[1])
+        def share(party: Party) -> _Share:
+            return _Share(is_own(party), party_name(party), device_place(history, party.device)[1])
+
+        # The caches do not refer to the reader, so that it is freed when its user is done.
+        self._session = lru_cache(_CACHED)(lambda number: share(history.session(number)))
+        self._party = lru_cache(_CACHED)(lambda number: share(history.party(number)))
 
     def read(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[Interval]:
         """The intervals of a segment. `prices` is None if energy has no price."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -28,7 +28,7 @@ SELECT quarter, part, account, party, is_estimate, {basis} FROM hour_gpu_time
     ) ORDER BY quarter
 """
 _OF_PARTIES = "party IN own_parties"
-_CACHED = 50_000
+_CACHED = 4096
 
 
 class _Holder(NamedTuple):
@@ -47,6 +47,16 @@ class _Cell(NamedTuple):
     amount: int
 
 
+def _holder(
+    target: str, is_own: Callable[[Party], bool], part: GpuPart, account: str, party: Party | None
+) -> _Holder:
+    if party is not None:
+        return _Holder(part, target == OWNER and is_own(party), party_name(party))
+    # Multiprocessors that no Instance covers are idle.
+    shown = IDLE if account == UNCUT else account
+    return _Holder(part, shown == target, shown)
+
+
 class TimeIntervalReader:
     """Reads the intervals in which the target had time by one basis.
 
@@ -55,25 +65,21 @@ class TimeIntervalReader:
 
     def __init__(self, history: History, account: str, is_own: Callable[[Party], bool], basis: str) -> None:
         self._history, self._account, self._basis = history, account, basis
-        self._is_own = is_own
-        self._reader = history.time_reader
-        self._span_holder = lru_cache(_CACHED)(self._find_span_holder)
-        self._hour_holder = lru_cache(_CACHED)(self._find_hour_holder)
+        self._reader = reader = history.time_reader
+        self._holder = partial(_holder, account, is_own)
+        holder = self._holder
+
+        # The caches do not refer to the reader, so that it is freed when its user is done.
+        @lru_cache(_CACHED)
+        def span_holder(part: int, name: str, session: int | None, owner: int | None) -> _Holder:
+            return holder(reader.part(part), name, reader.entry_party(session, owner))
+
+        @lru_cache(_CACHED)
+        def hour_holder(part: int, name: str, party: int) -> _Holder:
+            return holder(reader.part(part), name, history.party(party) if name == OWNER else None)
+
+        self._span_holder, self._hour_holder = span_holder, hour_holder
         self._place = lru_cache(None)(lambda uuid: device_place(history, uuid)[0])
-
-    def _holder(self, part: GpuPart, account: str, party: Party | None) -> _Holder:
-        if party is not None:
-            return _Holder(part, self._account == OWNER and self._is_own(party), party_name(party))
-        # Multiprocessors that no Instance covers are idle.
-        shown = IDLE if account == UNCUT else account
-        return _Holder(part, shown == self._account, shown)
-
-    def _find_span_holder(self, part: int, account: str, session: int | None, owner: int | None) -> _Holder:
-        return self._holder(self._reader.part(part), account, self._reader.entry_party(session, owner))
-
-    def _find_hour_holder(self, part: int, account: str, party: int) -> _Holder:
-        owner = self._history.party(party) if account == OWNER else None
-        return self._holder(self._reader.part(part), account, owner)
 
     def read(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[TimeInterval]:
         """The intervals of a segment. `prices` is None if time has no price."""

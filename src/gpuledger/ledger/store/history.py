@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 # No process has this name.
 PROCESS_COMMAND = "\0"
-_CACHED = 20_000
+# Parties by number. Rows are read in the order of time: more would only remember those of long ago.
+_CACHED = 4096
 # Quarters per query: of energy and of times.
 _ENERGY_CHUNK = 960
 _TIME_CHUNK = 96
@@ -113,11 +114,14 @@ class History:
         self.reader = EVERYTHING
         # The party of numbers without a row.
         self._missing = UNKNOWN_PARTY
-        self.party = lru_cache(_CACHED)(self._read_party)
-        self.session = lru_cache(_CACHED)(self._read_session)
-        self.cell_end = lru_cache(_CACHED)(self._find_cell_end)
-        # Splits and parts are read once.
-        self.time_reader = TimeReader(self.connection, self.session)
+        self._read_names()
+
+    def _read_names(self) -> None:
+        """Create the caches of parties, which do not refer to the History: it is freed with its user."""
+        connection, missing = self.connection, self._missing
+        self.party = lru_cache(_CACHED)(partial(_read_party, connection, missing))
+        self.session = lru_cache(_CACHED)(partial(_read_session, connection, missing))
+        self.time_reader = TimeReader(connection, self.session, missing)
 
     def close(self) -> None:
         """Close the file."""
@@ -132,9 +136,7 @@ class History:
         if not reader.reads_all:
             restrict_rows(self.connection, reader)
             self.reader, self._missing = reader, HIDDEN_PARTY
-            self.party.cache_clear()
-            self.session.cache_clear()
-            self.time_reader = TimeReader(self.connection, self.session, HIDDEN_PARTY)
+            self._read_names()
 
     def is_own(self, party: Party) -> bool:
         """Whether the reader may read the rows of this party."""
@@ -146,13 +148,14 @@ class History:
         So that a grouping can distinguish them from other processes of their owner. Close the original only.
         """
         view = copy(self)
-        view._process = frozenset(numbers)
-        view.session = lru_cache(_CACHED)(lambda number: view._rename(number, self.session(number)))
+        chosen, session = frozenset(numbers), self.session
+        view._process = chosen
+        view.session = lru_cache(_CACHED)(lambda number: _renamed(chosen, number, session(number)))
         view.time_reader = TimeReader(view.connection, view.session, self._missing)
         return view
 
     def _rename(self, number: int, party: Party) -> Party:
-        return replace(party, command=PROCESS_COMMAND) if number in self._process else party
+        return _renamed(self._process, number, party)
 
     def meta_time(self, key: str) -> float | None:
         """The unix seconds that `meta` has for this key; None if it has none."""
@@ -200,7 +203,7 @@ class History:
         """
         return self._cuts.around(quarter)
 
-    def _find_cell_end(self, quarter: int) -> int:
+    def cell_end(self, quarter: int) -> int:
         """The quarter at which the folded hour ends that begins with this one."""
         return self._cuts.after(quarter + 1)
 
@@ -360,13 +363,19 @@ class History:
     def _old_seconds(self, quarter: int) -> int:
         return old_seconds(quarter, self.activity_from) if quarter * QUARTER < self.activity_from else 0
 
-    def _read_party(self, number: int) -> Party:
-        row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
-        return party_from_text(row[0]) if row else self._missing
 
-    def _read_session(self, number: int) -> Party:
-        found = party_of_session(self.connection, number)
-        return self._missing if found is UNKNOWN_PARTY else found
+def _renamed(chosen: frozenset[int], number: int, party: Party) -> Party:
+    return replace(party, command=PROCESS_COMMAND) if number in chosen else party
+
+
+def _read_party(connection: Connection, missing: Party, number: int) -> Party:
+    row = connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
+    return party_from_text(row[0]) if row else missing
+
+
+def _read_session(connection: Connection, missing: Party, number: int) -> Party:
+    found = party_of_session(connection, number)
+    return missing if found is UNKNOWN_PARTY else found
 
 
 @lru_cache(4096)

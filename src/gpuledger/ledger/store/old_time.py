@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from gpuledger.ledger.report.old_hours import OldDevice, PresentParty, old_hour_
 from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.store.folding import microseconds, times_from
 from gpuledger.ledger.watched_time import HOUR, MICRO, QUARTER, QUARTERS_PER_HOUR, unpack_seconds
-from gpuledger.model.devices import Instance
+from gpuledger.model.devices import Device, Instance
 from gpuledger.model.session import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -113,11 +113,10 @@ class _OldTimeReader:
     """
 
     def __init__(self, history: History, end: int) -> None:
-        self._devices = history.devices
         self._end = end
         # Few objects are equal, so that keys have their identity: their hashes are slow.
         self._sums: dict[tuple[int, str, int, bool], list[Any]] = {}
-        self._parts = lru_cache(None)(self._find_parts)
+        self._parts = lru_cache(None)(partial(_find_parts, history.devices))
         # The number of equal hours of a Gpu, the Gpu, its microseconds observed, and its Devices.
         self._hours: dict[tuple[Any, ...], list[Any]] = {}
 
@@ -166,15 +165,16 @@ class _OldTimeReader:
         """Seconds of the hour, and of a folded one that begins within it, before the end."""
         return min(max(self._end * QUARTER - hour * QUARTERS_PER_HOUR * QUARTER, 0), 2 * HOUR)
 
-    def _find_parts(self, uuid: str) -> tuple[GpuPart, GpuPart]:
-        """The whole Gpu of a Device, and the Device's part of it."""
-        device = self._devices.get(uuid)
-        if device is None:
-            return GpuPart(uuid), GpuPart(uuid)
-        gpu = GpuPart(device.gpu.uuid, device.gpu.name)
-        if not isinstance(device, Instance):
-            return gpu, gpu
-        return gpu, gpu._replace(instance=device.instance, profile=device.profile, share=device_share(device))
+
+def _find_parts(devices: Mapping[str, Device], uuid: str) -> tuple[GpuPart, GpuPart]:
+    """The whole Gpu of a Device, and the Device's part of it."""
+    device = devices.get(uuid)
+    if device is None:
+        return GpuPart(uuid), GpuPart(uuid)
+    gpu = GpuPart(device.gpu.uuid, device.gpu.name)
+    if not isinstance(device, Instance):
+        return gpu, gpu
+    return gpu, gpu._replace(instance=device.instance, profile=device.profile, share=device_share(device))
 
 
 def _by_device(presence: Iterable[_Presence]) -> dict[str, dict[int, PresentParty]]:

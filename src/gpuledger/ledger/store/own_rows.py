@@ -89,7 +89,8 @@ def _had_another_account(connection: sqlite3.Connection, reader: Reader) -> bool
 def _list_numbers(connection: sqlite3.Connection, table: str, reader: Reader) -> None:
     """Write the numbers of the rows that the reader may read to a temporary table."""
     connection.execute(f"CREATE TEMP TABLE reader_{table} (number INTEGER PRIMARY KEY)")
-    rows = connection.execute(f"SELECT number, {_OWNERS[table]} FROM main.{table}").fetchall()
+    # Row by row: there can be many, with long texts.
+    rows = connection.execute(f"SELECT number, {_OWNERS[table]} FROM main.{table}")
     permitted = ((number,) for number, text in rows if reader.permits(_owner(text)))
     connection.executemany(f"INSERT INTO reader_{table} VALUES (?)", permitted)
 

@@ -103,7 +103,10 @@ class _ReportQuery:
         self._progress = progress
         self._is_spread = prices.idle == SPREAD
         self._has_old_hours = False
-        self._prices_of = lru_cache(None)(self._find_prices)
+        listed = self._list
+        # It does not refer to the query, and so not to the history.
+        self._prices_of: Callable[[PriceSegment], SegmentPrices]
+        self._prices_of = lru_cache(None)(lambda segment: SegmentPrices(listed, node, segment.since))
 
     def report(self, grouping: Grouping, within: ReportRange, every: str) -> UsageReport:
         """Read the range, and build its report."""
@@ -175,9 +178,6 @@ class _ReportQuery:
         for time in old_gpu_time(self._history, *within):
             self._has_old_hours = True
             tally.add_gpu_time(time)
-
-    def _find_prices(self, segment: PriceSegment) -> SegmentPrices:
-        return SegmentPrices(self._list, self._node, segment.since)
 
     def _scope(self, grouping: Grouping, within: ReportRange, parts: list[ReportPart]) -> ReportScope:
         history, first = self._history, self._history.first_quarter

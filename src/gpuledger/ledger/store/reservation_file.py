@@ -15,6 +15,7 @@ log = logging.getLogger("gpuledger.free")
 
 _VERSION: Final = 1
 _LONGEST: Final = 1 << 20
+_MOST_SECONDS: Final = 12 * 3600.0
 
 
 def reservation_path(ledger: Path) -> Path:
@@ -48,7 +49,7 @@ class ReservationFile:
             stored = json.loads(text)
             is_same_boot = bool(self._boot_id) and stored["boot_id"] == self._boot_id
             found = [_parse(row, elapsed, unix, is_same_boot=is_same_boot) for row in stored["reservations"]]
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
             log.warning("reservations are lost: %s is damaged; it is replaced", self._file)
             return []
         return [one for one in found if one is not None]
@@ -90,7 +91,8 @@ def _parse(row: dict[str, Any], elapsed: float, unix: float, *, is_same_boot: bo
         process = CommandProcess(int(pid), int(ticks))
         return Reservation(str(row["device"]), int(row["uid"]), command=process)
     left = float(row["ends"]) - elapsed if is_same_boot else float(row["ends_unix"]) - unix
-    left = min(left, seconds)
+    # `serve` accepts no longer ones: a damaged file must not reserve a GPU for ever.
+    left = min(left, seconds, _MOST_SECONDS)
     if not left > 0:
         return None
     return Reservation(str(row["device"]), int(row["uid"]), seconds, elapsed + left)

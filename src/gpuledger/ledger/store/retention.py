@@ -8,9 +8,7 @@ from datetime import UTC, tzinfo
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from gpuledger.ledger.store.folding import fold_spans, fold_time_spans, fold_times
 from gpuledger.ledger.store.hour_cells import HourCells
-from gpuledger.ledger.store.usage_folding import fold_usage
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ SELECT number FROM usage WHERE ended IS NOT NULL AND ended < ? ORDER BY ended, n
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RetentionLimits:
     """How much history is kept.
 
@@ -52,7 +50,7 @@ class RetentionLimits:
     zone: tzinfo = UTC
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PruneResult:
     """The result of one step. `more` requests another step soon; `for_size`: the size limit caused a
     deletion.
@@ -101,6 +99,9 @@ def _fold(connection: Connection, unix: float, detail: float, cells: HourCells) 
 
 def _fold_before(connection: Connection, before: int, cells: HourCells) -> bool:
     """Fold some of the full hours before this quarter; return whether there were any."""
+    # Imported lazily: the first step is an hour after the start.
+    from gpuledger.ledger.store.folding import fold_spans, fold_time_spans
+
     hour = cells.begins(before)
     return (
         fold_spans(connection, hour, _FOLDS, cells) > 0
@@ -111,6 +112,9 @@ def _fold_before(connection: Connection, before: int, cells: HourCells) -> bool:
 
 def _fold_presence(connection: Connection, hour: int, cells: HourCells) -> bool:
     """Fold an hour of times, and some of what owners used; return whether there was any."""
+    from gpuledger.ledger.store.folding import fold_times
+    from gpuledger.ledger.store.usage_folding import fold_usage
+
     has_usage = fold_usage(connection, hour, _FOLDS, cells) > 0
     return fold_times(connection, hour, cells) or has_usage
 

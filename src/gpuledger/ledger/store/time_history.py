@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuledger.ledger.report.gpu_time import GpuPart
@@ -18,7 +18,8 @@ from gpuledger.model.workload import UNKNOWN
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_CACHED = 20_000
+# Splits and owners. Spans are read in the order of time: more would only remember those of long ago.
+_CACHED = 1024
 _SPANS = """
 SELECT quarter, gpu, begins, ends, microseconds, split FROM time_spans
     WHERE quarter >= ? AND quarter < ? ORDER BY quarter, gpu, begins, number
@@ -94,10 +95,10 @@ class TimeReader:
         """`session` returns the party of a Session's number; `missing` is that of owners without a row."""
         self._connection = connection
         self._session = session
-        self._missing = missing
-        self.split = lru_cache(_CACHED)(self._read_split)
-        self.part = lru_cache(None)(self._read_part)
-        self.entry_party = lru_cache(_CACHED)(self._read_entry_party)
+        # The caches do not refer to the reader, so that it is freed when its user is done.
+        self.split = lru_cache(_CACHED)(partial(_read_split, connection))
+        self.part = lru_cache(None)(partial(_read_part, connection))
+        self._owner = lru_cache(_CACHED)(partial(_read_owner, connection, missing))
 
     def spans(self, since: int, until: int) -> Iterator[TimeSpanEntry]:
         """The spans of the quarters from `since` to before `until`, in order."""
@@ -107,28 +108,33 @@ class TimeReader:
             amounts = self.split(number).amounts(microseconds)
             yield TimeSpanEntry(quarter, gpu, begins, ends, microseconds, amounts)
 
-    def _read_split(self, number: int) -> StoredSplits:
-        query = "SELECT split FROM time_splits WHERE number = ?"
-        ((text,),) = self._connection.execute(query, (number,)).fetchall()
-        allocation, residence = json.loads(text)
-        by_allocation = StoredSplit(allocation)
-        return StoredSplits(by_allocation, by_allocation if residence is None else StoredSplit(residence))
-
-    def _read_part(self, number: int) -> GpuPart:
-        query = "SELECT part FROM gpu_parts WHERE number = ?"
-        ((text,),) = self._connection.execute(query, (number,)).fetchall()
-        gpu, model, instance, profile, numerator, denominator = json.loads(text)
-        return GpuPart(gpu, model, instance, profile, Fraction(numerator, denominator))
-
-    def _read_entry_party(self, session: int | None, owner: int | None) -> Party | None:
+    def entry_party(self, session: int | None, owner: int | None) -> Party | None:
         """The party of a split's entry; None for the Gpu's own accounts."""
         if session is not None:
             return self._session(session)
-        if owner is None:
-            return None
-        query = "SELECT device, owner, command FROM time_owners WHERE number = ?"
-        row = self._connection.execute(query, (owner,)).fetchone()
-        if row is None:
-            return self._missing
-        device, text, command = row
-        return party_of(device, workload_from_text(text) or UNKNOWN, command)
+        return None if owner is None else self._owner(owner)
+
+
+def _read_split(connection: Connection, number: int) -> StoredSplits:
+    query = "SELECT split FROM time_splits WHERE number = ?"
+    ((text,),) = connection.execute(query, (number,)).fetchall()
+    allocation, residence = json.loads(text)
+    by_allocation = StoredSplit(allocation)
+    return StoredSplits(by_allocation, by_allocation if residence is None else StoredSplit(residence))
+
+
+def _read_part(connection: Connection, number: int) -> GpuPart:
+    query = "SELECT part FROM gpu_parts WHERE number = ?"
+    ((text,),) = connection.execute(query, (number,)).fetchall()
+    gpu, model, instance, profile, numerator, denominator = json.loads(text)
+    return GpuPart(gpu, model, instance, profile, Fraction(numerator, denominator))
+
+
+def _read_owner(connection: Connection, missing: Party, number: int) -> Party:
+    """The party of a row of `time_owners`."""
+    query = "SELECT device, owner, command FROM time_owners WHERE number = ?"
+    row = connection.execute(query, (number,)).fetchone()
+    if row is None:
+        return missing
+    device, text, command = row
+    return party_of(device, workload_from_text(text) or UNKNOWN, command)

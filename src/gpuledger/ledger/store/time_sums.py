@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.gpu_time import GpuTime
 from gpuledger.ledger.store.schema import BEGUN
-from gpuledger.ledger.store.time_history import SplitEntry
+from gpuledger.ledger.store.time_history import SplitEntry, TimeReader
 from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.watched_time import MICRO, QUARTER, QUARTERS_PER_HOUR
 from gpuledger.model.session import UNOBSERVED
@@ -27,12 +27,14 @@ _FIRST = (_OLD.format(_HOUR_BEGINS, "hours", "ASC"), _OLD.format(_SPAN_BEGINS, "
 _LAST = (_OLD.format(_HOUR_ENDS, "hours", "DESC"), _OLD.format(_SPAN_ENDS, "spans", "DESC"))
 # After all quarters.
 _END = 2**40
+# Accounts that are summed at a time: a range can have many more processes than its report has rows.
+_MOST_SUMMED = 4096
 
 
 def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]:
     """The time of all accounts in these quarters that is not 0 by both bases, all with the quarter `since`.
 
-    The party of an owner without a process has the command NONE_RUNNING.
+    An account can have several entries. The party of an owner without a process has the command NONE_RUNNING.
     """
     reader = history.time_reader
     for part, account, party, is_estimate, *both in history.connection.execute(_FOLDED, (since, until)):
@@ -45,10 +47,18 @@ def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]
             both = summed.setdefault(entry, [0, 0])
             both[0] += allocation
             both[1] += residence
-    for entry, both in summed.items():
-        if any(both):
+        if len(summed) >= _MOST_SUMMED:
+            yield from _times(reader, since, summed)
+            summed.clear()
+    yield from _times(reader, since, summed)
+
+
+def _times(reader: TimeReader, quarter: int, summed: Mapping[SplitEntry, Sequence[int]]) -> Iterator[GpuTime]:
+    for entry, (allocation, residence) in summed.items():
+        if allocation or residence:
             owner = reader.entry_party(entry.session, entry.owner)
-            yield GpuTime(since, reader.part(entry.part), entry.account, owner, entry.is_estimate, *both)
+            part = reader.part(entry.part)
+            yield GpuTime(quarter, part, entry.account, owner, entry.is_estimate, allocation, residence)
 
 
 def gpu_sights(history: History) -> dict[str, tuple[int, int]]:

@@ -39,6 +39,7 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-11-28T08:00", 1_795_870_800),
         ("2026-11-28T08:00Z", 1_795_852_800),
         ("2026-11-28 08:00:00+01:00", 1_795_849_200),
+        ("1970-01-01T00:00Z", 0),
     ],
 )
 def test_a_moment_is_parsed(written: str, unix: float) -> None:

@@ -186,13 +186,15 @@ def test_an_end_is_the_last_posting_or_the_nearest_cut(
 
 def test_an_end_in_summed_history_moves_to_a_full_hour_of_its_zone() -> None:
     cuts = full_hours(ZoneInfo("Asia/Kolkata"))
-    found = resolve_range(requested_ends("2026-11-28T10:00", "2026-11-28T12:10"), cuts, NOW)
+    requested = parse_range("2026-11-28T11:00", "2026-11-28T13:10", "", NOW, BERLIN)
+    found = resolve_range(requested, cuts, NOW)
     assert (found.since, found.until) == (unix("2026-11-28T10:30+00:00"), unix("2026-11-28T12:30+00:00"))
+    assert found.zone == BERLIN
     assert found.notes == (
-        "The range begins at 2026-11-28 10:30 +0000, the nearest cut of the ledger, in place of "
-        "2026-11-28 10:00 +0000.",
-        "The range ends at 2026-11-28 12:30 +0000, the nearest cut of the ledger, in place of "
-        "2026-11-28 12:10 +0000.",
+        "The range begins at 2026-11-28 11:30 +0100, the nearest cut of the ledger, in place of "
+        "2026-11-28 11:00 +0100.",
+        "The range ends at 2026-11-28 13:30 +0100, the nearest cut of the ledger, in place of "
+        "2026-11-28 13:10 +0100.",
     )
 
 
@@ -270,6 +272,17 @@ def test_an_empty_range_is_refused_with_the_reason(since: str, until: str, perio
     assert str(refused.value) == error
 
 
+@pytest.mark.parametrize(("since", "until", "flag"), [("soon", "now", "--since"), ("7d", "soon", "--until")])
+def test_a_malformed_end_is_named_with_its_flag(since: str, until: str, flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^{flag}: expected an age .* not 'soon'"):
+        parse_range(since, until, "", NOW, UTC)
+
+
+def test_a_range_after_the_last_posting_is_refused_with_the_times_of_its_zone() -> None:
+    with pytest.raises(UsageError, match=r"at 2027-01-01 00:00 \+0100, .* at 2026-11-29 12:45 \+0100: "):
+        resolve_range(parse_range("2027-01-01", "now", "", NOW, BERLIN), every_quarter, NOW)
+
+
 @given(st.integers(0, 40_000), st.integers(0, 40_000), st.integers(0, 40_000), st.sampled_from(ZONES))
 def test_ranges_that_meet_anywhere_add_up(first: int, middle: int, end: int, zone: ZoneInfo) -> None:
     cuts, base = full_hours(zone), NOW - 50_000
@@ -309,9 +322,15 @@ def test_a_flag_wins_over_the_other_form_in_the_file(
 
 
 @pytest.mark.parametrize("flags", [(), ("report.in", "report.until")])
-def test_a_period_and_an_end_in_the_same_place_are_refused(flags: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=r"^--in and --until exclude each other: give a whole period or its"):
-        choose_period({"report.in": "2026-11", "report.until": "now"}, dict.fromkeys(flags))
+@pytest.mark.parametrize(
+    ("ends", "names"), [(("until",), "--until"), (("since", "until"), "--since and --until")]
+)
+def test_a_period_and_an_end_in_the_same_place_are_refused(
+    flags: tuple[str, ...], ends: tuple[str, ...], names: str
+) -> None:
+    given = dict.fromkeys(("report.in", *(f"report.{end}" for end in ends)), "now")
+    with pytest.raises(UsageError, match=f"^--in and {names} exclude each other: give a whole period or its"):
+        choose_period(given, {**dict.fromkeys(flags), **(given if flags else {})})
 
 
 def parts(since: str, until: str, every: str, zone: ZoneInfo) -> list[tuple[str, float]]:

@@ -15,10 +15,11 @@ from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.price_entries import GPU_HOUR, KWH, price_parser
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportPart
-from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
+from gpuledger.ledger.report.report_builder import ListUses, ReportScope, build_usage_report
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, ROW, SPREAD, Prices
 from gpuledger.ledger.report.tally import EnergyEntry, Tally
+from gpuledger.ledger.report.teams import parse_teams
 from gpuledger.ledger.report.usage_report import GpuLine, Period, UsageReport, meter_notes
 from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.watched_time import QUARTER
@@ -93,3 +94,27 @@ def test_idle_energy_that_is_spread_over_an_unmetered_gpu_is_in_the_total(by: st
 def test_energy_of_a_whole_module_is_noted(model: str, millijoules: int | None, noted: bool) -> None:
     notes = meter_notes([GpuLine("GPU-0", "0", model, millijoules, None)])
     assert any("covers the whole module" in note and "GPU-0" in note for note in notes) is noted
+
+
+def test_gpus_without_a_known_index_come_first() -> None:
+    devices = {card.uuid: card for card in (gpu(1), gpu(0))}
+    tally = Tally(find_grouping("user", devices), lambda _: Fraction(1))
+    tally.begin_segment(PriceSegment(0, 0, 4), SegmentPrices())
+    for uuid in (*devices, "GPU-gone"):
+        tally.add_gpu_time(GpuTime(0, GpuPart(uuid), IDLE, None, False, 1, 1))
+    tally.finish()
+    parts, grouping = [ReportPart(0, 4, "")], find_grouping("user", devices)
+    scope = ReportScope(grouping, Prices(), devices, Period(0, 3600, 0, 3600), parts)
+    report = build_usage_report(tally, scope, lambda _: SegmentPrices())
+    assert [line.uuid for line in report.gpus] == ["GPU-gone", "GPU-0", "GPU-1"]
+
+
+@pytest.mark.parametrize(("namespace", "notes"), [("ml", 0), ("web", 1)])
+def test_a_team_is_noted_if_no_owner_of_several_reports_is_in_it(namespace: str, notes: int) -> None:
+    owners = {(Workload(kind="pod", namespace=name, pod="a"), "n1") for name in ("ml", "db")}
+    teams = parse_teams([{"team": "x", "namespace": namespace}])
+    found = list(ListUses([], owners).notes(PriceList(Prices(), UTC), teams))
+    assert len(found) == notes
+    assert all(
+        note.startswith("teams: entry 1") and note.endswith("it has namespace db, ml.") for note in found
+    )

@@ -48,6 +48,8 @@ def test_jobs_of_a_user_one_after_the_other_are_exact(tmp_path: Path) -> None:
     assert (row.is_merged, row.seen, row.sm_known) == (False, 150 * SECOND, 150 * SECOND)
     assert (row.sm_mean, row.memory_mean) == (pytest.approx(0.25), pytest.approx(2 * GIB))
     assert (row.memory_peak, row.memory_peak_high) == (3 * GIB, 3 * GIB)
+    assert sum(bar.seen for bar in row.bars) == 150 * SECOND
+    assert [bar.ratio for bar in row.bars] == [pytest.approx(0.25)] * len(row.bars)
 
 
 def cell(quarter: int, ratio: float, minutes: range, **values: int) -> StoredCell:

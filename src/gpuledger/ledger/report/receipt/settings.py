@@ -21,7 +21,7 @@ def _rules(value: object) -> tuple[str, ...]:
     return tuple(choice(*RULE_NAMES)(part) for part in parts if part != "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AdviceSettings:
     """When a receipt gives advice. docs/receipts.md explains each rule."""
 

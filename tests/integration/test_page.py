@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Browser, Locator, Route, expect
 
 from browser import PHONE, BrowserTab, open_tab
 from running import Server, serving_prepared
@@ -151,13 +151,28 @@ def test_the_mouse_pans_and_the_wheel_zooms_the_timeline(tab: BrowserTab) -> Non
     )
 
 
-def test_a_hovered_session_shows_owner_times_and_energy_with_bounds(tab: BrowserTab) -> None:
-    show_last_hour(tab)
+def hover_first_track(tab: BrowserTab, from_right: float) -> None:
+    """Point at the track of the training pod alone, which runs now. `from_right` is in pixels."""
     canvas = tab(".stage canvas")
     box = canvas.bounding_box()
     assert box is not None
-    # The first track belongs to the training pod alone, which runs now.
-    tab.page.mouse.move(box["x"] + box["width"] - 40, box["y"] + 26 + 9)
+    canvas.hover(position={"x": box["width"] - from_right, "y": 26 + 9})
+
+
+def test_a_resting_pointer_shows_the_session_that_appears_below_it(tab: BrowserTab) -> None:
+    show_last_hour(tab)
+    held: list[Route] = []
+    tab.page.route("**/api/v1/sessions?*", lambda route: held.append(route))
+    tab.page.reload()
+    expect(part(tab, "sessions", ".known")).to_have_text("loading\u2026")
+    hover_first_track(tab, 40)
+    held[-1].continue_()
+    expect(part(tab, "sessions", ".detail-who")).to_have_text("ml-research/llama-pretrain-worker-0")
+
+
+def test_a_hovered_session_shows_owner_times_and_energy_with_bounds(tab: BrowserTab) -> None:
+    show_last_hour(tab)
+    hover_first_track(tab, 40)
     expect(part(tab, "sessions", ".detail-who")).to_have_text("ml-research/llama-pretrain-worker-0")
     expect(part(tab, "sessions", ".detail-what")).to_contain_text("on GPU 0")
     expect(part(tab, "sessions", ".detail-when")).to_contain_text("to now")

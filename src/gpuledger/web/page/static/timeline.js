@@ -28,6 +28,7 @@ export class Timeline {
     this.places = [];
     this.selected = null;
     this.hovered = null;
+    this.pointer = null;
     this.now = Date.now() / 1000;
     this.draw = oncePerFrame(() => this.paint());
     this.applySpan(view);
@@ -46,7 +47,7 @@ export class Timeline {
     trackGestures(this.canvas, {
       pan: (pixels) => this.pan(-pixels / this.painter.width),
       zoom: (factor, x) => this.zoom(factor, this.painter.timeAt(x, this)),
-      hover: (x, y) => this.setHovered(x === null ? null : this.painter.barAt(x, y, this)),
+      hover: (x, y) => this.point(x === null ? null : [x, y]),
       tap: (x, y) => this.select(this.painter.barAt(x, y, this)),
     });
     this.view.onChange(() => this.applySpan(this.view));
@@ -156,7 +157,14 @@ export class Timeline {
 
   // Hovered and selected sessions.
 
-  setHovered(bar) {
+  point(pointer) {
+    this.pointer = pointer;
+    this.hover();
+  }
+
+  /** Shows the session under the pointer, which may rest while the timeline moves below it. */
+  hover() {
+    const bar = this.pointer && this.painter.barAt(...this.pointer, this);
     if (bar === this.hovered) return;
     this.hovered = bar;
     this.canvas.style.cursor = bar ? "pointer" : "";
@@ -253,6 +261,7 @@ export class Timeline {
     for (const bar of this.open) bar.to = Math.max(this.now, bar.session.last_seen);
     const scene = { tracks: this.tracks, from: this.from, to: this.to, now: this.now, selected: this.selected, hovered: this.hovered };
     this.painter.paint(this.stage.clientWidth, scene);
+    this.hover();
     const visible = this.tracks.reduce((sum, track) => sum + this.visibleBars(track).length, 0);
     setAttribute(this.stage, "aria-label", `Sessions by device, ${moment(this.from, this.now)} to ${moment(Math.min(this.to, this.now), this.now)}: ${plural(visible, "session")} on ${plural(this.tracks.length, "device")}`);
     setAttribute(this.stage, "data-window", `${Math.round(this.from)} ${Math.round(this.to)}`);

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuledger.app.flags import written_default
-from gpuledger.config.node import GROUPS
+from gpuledger.config.commands import GROUPS
 from gpuledger.model.settings import Setting, declared_settings
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"

@@ -21,8 +21,8 @@ from gpuledger.app.ledger_file import (
     open_history,
 )
 from gpuledger.config.books import BooksSettings
+from gpuledger.config.commands import ALL_GROUPS, BOOKS_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, BOOKS_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.books.backup import back_up_ledger

@@ -23,7 +23,7 @@ from gpuledger.app.node_assembly import (
     no_reading_error,
 )
 from gpuledger.app.stop_signals import SignalPipe
-from gpuledger.config.node import COLLECT_GROUPS
+from gpuledger.config.commands import COLLECT_GROUPS
 from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_family_specs

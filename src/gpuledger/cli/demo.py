@@ -23,7 +23,7 @@ from gpuledger.app.demo import (
 from gpuledger.app.flags import CommandLine, ReadSettings, parse_command
 from gpuledger.app.node_assembly import NodeParts
 from gpuledger.cli.serve import serve_node
-from gpuledger.config.node import NODE_GROUPS
+from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.host.clock import SystemClock
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.model.errors import UsageError

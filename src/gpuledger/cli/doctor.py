@@ -16,7 +16,8 @@ from gpuledger import __version__
 from gpuledger.app.diagnosis import exit_code, findings_json, findings_table, run_checks
 from gpuledger.app.flags import parse_command
 from gpuledger.app.node_assembly import build_dialects, read_snapshot
-from gpuledger.config.node import NODE_GROUPS, configured_node_name
+from gpuledger.config.commands import NODE_GROUPS
+from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.checks import host_checks
@@ -33,10 +34,10 @@ from gpuledger.model.checks import Check, Finding, Verdict
 from gpuledger.model.devices import Device
 from gpuledger.model.gpu_problems import (
     HEALTH_CHECK,
-    PROBLEM_QUANTITIES,
     find_problems,
     health_findings,
 )
+from gpuledger.model.problem_quantities import PROBLEM_QUANTITIES
 from gpuledger.model.quantities import CLOCK_EVENT_REASONS
 from gpuledger.model.settings import build_settings, choice, setting
 from gpuledger.model.snapshot import Snapshot

@@ -14,7 +14,7 @@ from gpuledger.app.node_requests import (
     request_parameters,
     with_ledger_or_node,
 )
-from gpuledger.config.node import EXPLAIN_GROUPS
+from gpuledger.config.commands import EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.report.ranges import choose_period

@@ -14,7 +14,7 @@ from gpuledger import __version__
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.serving import create_server, log_addresses, open_web_security, page_url, prepare_loop
-from gpuledger.config.node import FLEET_GROUPS
+from gpuledger.config.commands import FLEET_GROUPS
 from gpuledger.fleet.fleet import NodeFleet, ReadingPace
 from gpuledger.fleet.fleet_api import FleetApi, fleet_routes
 from gpuledger.fleet.idle_week import IdleWeek

@@ -22,8 +22,8 @@ from gpuledger.app.free_client import (
 from gpuledger.app.free_text import free_table
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.stop_signals import StopRequest
+from gpuledger.config.commands import FREE_GROUPS
 from gpuledger.config.free import FreeSettings
-from gpuledger.config.node import FREE_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.device_choice import visibility_variable

@@ -13,8 +13,8 @@ from gpuledger.app.node_requests import (
     request_parameters,
     with_ledger_or_node,
 )
+from gpuledger.config.commands import IDLE_GROUPS
 from gpuledger.config.idle import IdleSettings
-from gpuledger.config.node import IDLE_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.store.history import History
 from gpuledger.model.settings import build_settings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpuledger.app.flags import parse_command
 from gpuledger.app.receipt_output import format_receipt
 from gpuledger.app.receipt_source import fetch_receipt
-from gpuledger.config.node import RECEIPT_GROUPS
+from gpuledger.config.commands import RECEIPT_GROUPS
 from gpuledger.config.report import ReceiptSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.report.ranges import choose_period

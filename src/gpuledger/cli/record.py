@@ -16,7 +16,7 @@ from gpuledger import __version__
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.stop_signals import StopRequest
-from gpuledger.config.node import RECORD_GROUPS
+from gpuledger.config.commands import RECORD_GROUPS
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from os import environ
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from gpuledger.app.serving import (
     warn_about_ignored_flags,
 )
 from gpuledger.config.access import OWN, AccessSettings
-from gpuledger.config.node import NODE_GROUPS
+from gpuledger.config.node import OWN_GROUPS, other_exporter_groups, serve_groups
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings
 from gpuledger.model.source import Clock
@@ -55,7 +56,8 @@ then:
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
-    given, read = parse_command("serve", _ABOUT, _EXAMPLES, NODE_GROUPS, arguments)
+    groups = serve_groups(arguments, environ)
+    given, read = parse_command("serve", _ABOUT, _EXAMPLES, groups, arguments, rare=other_exporter_groups)
     return serve_node(read(), read, () if given.config is None else (given.config,))
 
 
@@ -90,8 +92,9 @@ async def _serve(
     web = open_web_security(build_settings(HttpSettings, values).web_config)
     node = assemble_node(values, clock)
     server = create_server(node.listeners, values, web)
+    # `read` translates the settings of other exporters into these.
     node.parts.control.set_watcher(
-        Reloader(read, values, NODE_GROUPS.values(), files, node.parts, node.listeners)
+        Reloader(read, values, OWN_GROUPS.values(), files, node.parts, node.listeners)
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.parts.control.request_reload)
     try:

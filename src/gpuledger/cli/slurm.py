@@ -15,8 +15,8 @@ from gpuledger.app.slurm_receipts.accounting import JobRow, SlurmCommands
 from gpuledger.app.slurm_receipts.node_receipts import NodeReceipts
 from gpuledger.app.slurm_receipts.pass_file import PassFile, PassRuns
 from gpuledger.app.slurm_receipts.updates import KEPT, CommentUpdate, JobOutcome
+from gpuledger.config.commands import ALL_GROUPS, SLURM_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, SLURM_GROUPS
 from gpuledger.config.slurm import SlurmReceiptSettings
 from gpuledger.ledger.report.receipt.merging import merge_receipts
 from gpuledger.ledger.report.receipt.settings import AdviceSettings

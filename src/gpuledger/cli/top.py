@@ -16,7 +16,7 @@ from gpuledger.app.logs import configure_logging, silence_node_log
 from gpuledger.app.node_requests import UNIX
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.app.top_feeds import LocalFeed, RemoteFeed, SeveralNodesFeed, SocketFeed
-from gpuledger.config.node import TOP_GROUPS
+from gpuledger.config.commands import TOP_GROUPS
 from gpuledger.host.output_width import output_width
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.settings import build_settings

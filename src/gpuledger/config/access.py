@@ -30,7 +30,7 @@ def _admin(value: object) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AccessSettings:
     """Who may read which rows of the ledger."""
 

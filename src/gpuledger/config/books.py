@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpuledger.model.settings import choice, option, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BooksSettings:
     """Range and format of an export, the target of a merge, and the person to forget."""
 

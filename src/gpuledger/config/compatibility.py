@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, make_dataclass, replace
 from typing import Any
 
+from gpuledger.config.help_pages import HelpPage
 from gpuledger.model.settings import Meaning, Parser, ReloadPolicy, Setting, boolean, text
 
 # Begins the help of a flag that is accepted and ignored.
@@ -19,7 +20,8 @@ def settings_group(name: str, *settings: Setting) -> type:
         for item in settings
     ]
     # The settings that they set decide whether a reload can change them.
-    return make_dataclass(name, fields, frozen=True, namespace={"reload": ReloadPolicy()})
+    more = {"reload": ReloadPolicy(), "help_page": HelpPage.COMPATIBILITY}
+    return make_dataclass(name, fields, frozen=True, namespace=more)
 
 
 def compatible(

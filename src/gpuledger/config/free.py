@@ -10,7 +10,7 @@ from gpuledger.model.settings import binary_size, boolean, choice, duration, int
 _HOUR = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FreeSettings:
     """Which GPUs to take, and for how long they are reserved."""
 

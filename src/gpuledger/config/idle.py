@@ -26,7 +26,7 @@ def _sender(value: object) -> str:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IdleSettings:
     """What counts as held without use, and how it is shown."""
 

@@ -29,17 +29,19 @@ def load_values(
     environment: Mapping[str, str],
     file: Path | None,
     others: Iterable[type] = (),
+    rare: Iterable[type] = (),
 ) -> dict[str, Any]:
     """Parsed values by key; keys that are not set anywhere are missing.
 
     `flags` maps keys to the given texts. The file may also contain keys of `others`, the groups of other
     commands, because one file serves all commands. Raises UsageError with one line that names the place
-    (flag, variable, or file and key), the invalid value and the expected one.
+    (flag, variable, or file and key), the invalid value and the expected one. `rare` belong to the groups;
+    they and `others` are read only if the file has keys that no group has.
     """
     settings = settings_of(groups)
     values: dict[str, Any] = {}
     if file is not None:
-        read = _read_file(file, settings_of(others) | settings)
+        read = _read_file(file, settings, others, rare)
         found = [(settings[key], value, f"{file}: {key}") for key, value in read.items() if key in settings]
         _apply(values, settings, found)
     _apply(values, settings, _in_environment(settings, environment))
@@ -97,7 +99,10 @@ def _parse(item: Setting, value: object, place: str) -> object:
         raise UsageError(f"{place}: {error}, not {shorten(shown, _LONGEST, placeholder=' ...')}") from None
 
 
-def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
+def _read_file(
+    file: Path, settings: dict[str, Setting], others: Iterable[type], rare: Iterable[type]
+) -> dict[str, object]:
+    """The values in the file by key. Adds the settings of `rare` if it may have one."""
     # Imported lazily: without a file, nothing needs YAML.
     from gpuledger.host.yaml_documents import read_yaml_with_node
     from gpuledger.host.yaml_nodes import YamlNode
@@ -107,7 +112,12 @@ def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]
         return {}
     if not isinstance(content, dict):
         raise UsageError(f"{file}: expected a mapping of settings at the top level")
-    found = dict(_flat(content, "", file, settings))
+    try:
+        found = dict(_flat(content, "", file, settings))
+    except UsageError:
+        # A rare key, one of another command, or an unknown one.
+        settings |= settings_of(rare)
+        found = dict(_flat(content, "", file, {**settings_of(others), **settings}))
     root = YamlNode(node, file)
     as_written = {key: root.find(key) for key, item in settings.items() if item.as_written}
     return found | {key: value.plain() for key, value in as_written.items() if key in found}

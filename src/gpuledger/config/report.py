@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, SERVED_MODEL, TEAM
+from gpuledger.ledger.report.report_keys import EVERY, GATEWAY, GROUPINGS, NODE, SERVED_MODEL, TEAM
 from gpuledger.ledger.report.settings import FOCUS_FORMATS
 from gpuledger.model.settings import boolean, choice, integer, option, text
 
@@ -13,7 +13,7 @@ def _every(value: object) -> str:
     return "" if value in ("", None) else choice(*EVERY)(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReportSettings:
     """Grouping, period and format of a report."""
 
@@ -22,7 +22,7 @@ class ReportSettings:
         text,
         "owner",
         f"group by one or more of {', '.join(GROUPINGS)}, {TEAM}, {NODE} or label:NAME, separated by commas; "
-        f"with --prometheus also by {SERVED_MODEL}, not by unit and command",
+        f"with --prometheus also by {SERVED_MODEL} and {GATEWAY}LABEL, not by unit and command",
         metavar="KEYS",
     )
     period: str = option(
@@ -79,7 +79,7 @@ class ReportSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StatementSettings:
     """Files of statements: reports that are kept, and verified later."""
 
@@ -108,7 +108,7 @@ class StatementSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ExplainSettings:
     """Period and format of an explanation."""
 
@@ -132,7 +132,7 @@ class ExplainSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReceiptSettings:
     """Period and format of a receipt."""
 

@@ -13,7 +13,7 @@ def _format(value: object) -> str:
     return "logfmt" if str(value).strip() == "text" else choice("logfmt", "json")(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LogSettings:
     """Level and format of the log on stderr."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpuledger.model.settings import boolean, choice, duration, option, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlurmReceiptSettings:
     """Where the receipts of nodes are, and how summaries are written."""
 

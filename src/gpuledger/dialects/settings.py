@@ -50,7 +50,7 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(dict(comma_separated(_label)(given)).items())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DialectSettings:
     """The dialects of the metrics page, and the labels of the `process`, `session` and `energy` dialects."""
 
@@ -105,7 +105,7 @@ class DialectSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DcgmSettings:
     """Names and labels of the `dcgm` dialect. The collectors file selects its fields."""
 
@@ -163,7 +163,7 @@ class DcgmSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EnergyDialectSettings:
     """Names of the `energy` dialect; DialectSettings has their prefix."""
 
@@ -178,7 +178,7 @@ class EnergyDialectSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SmiDialectSettings:
     """What the `smi` dialect exports."""
 
@@ -199,7 +199,7 @@ class SmiDialectSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AmdDialectSettings:
     """Settings of the dialect with the names of AMD's device metrics exporter."""
 

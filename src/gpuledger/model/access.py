@@ -12,7 +12,7 @@ from gpuledger.model.workload import Workload
 PERSONAL_KINDS: Final = frozenset({"user", "slurm", "job"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reader:
     """The caller of a request, and what it may read.
 

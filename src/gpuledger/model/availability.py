@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from gpuledger.model.devices import Device
+
 # A Device is offered only if it is FREE. DISPLAY: a display server draws on it, and nobody computes there.
 FREE: Final = "free"
 RESERVED: Final = "reserved"
@@ -49,3 +51,20 @@ class Availability(NamedTuple):
     reserved_uid: int | None = None
     reserved_by: str = ""
     reserved_until: float | None = None
+
+
+class Candidate(NamedTuple):
+    """A Device, and whether it can be taken."""
+
+    device: Device
+    availability: Availability
+
+
+def with_reservation(
+    availability: Availability, uid: int, name: str, until: float | None, reason: str
+) -> Availability:
+    """The availability of a Device that a user has reserved; a user who has it already counts first."""
+    marked = availability._replace(reserved_uid=uid, reserved_by=name, reserved_until=until)
+    if availability.free_seconds is None:
+        return marked
+    return marked._replace(state=RESERVED, reason=reason)

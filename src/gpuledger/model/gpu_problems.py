@@ -13,7 +13,6 @@ from gpuledger.model.down_reasons import describe_down, down_remedy
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import ThrottleRow, XidRow
 from gpuledger.model.snapshot import Reading, nvlinks
-from gpuledger.model.throttle_reasons import THROTTLE_QUANTITIES
 from gpuledger.model.xids import XID_ACTIONS, Level, find_xid, xid_advice
 
 
@@ -218,24 +217,6 @@ _CHECKS: Final[dict[str, Check]] = {
     "pcie_generation": _generation,
     "nvlink": _links,
 }
-# What the judgement needs; all slow, or in a batch of fields.
-PROBLEM_QUANTITIES: Final = frozenset(
-    {
-        q.RECOVERY_ACTION,
-        q.ROW_REMAP_FAILURE,
-        q.ROW_REMAP_PENDING,
-        q.RETIRED_PAGES_PENDING,
-        q.ECC_UNCORRECTED_VOLATILE,
-        q.PCIE_WIDTH,
-        q.PCIE_WIDTH_MAX,
-        q.PCIE_GENERATION,
-        q.PCIE_GENERATION_MAX,
-        q.PCIE_LINK_BUSY,
-        q.NVLINKS_UP,
-        q.NVLINKS_DOWN,
-        *THROTTLE_QUANTITIES,
-    }
-)
 
 
 def judge_gpu(reading: Reading, throttling: Iterable[ThrottleRow] = ()) -> dict[str, GpuProblem | None]:

@@ -29,7 +29,7 @@ class CollectorHealth:
     failures: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class IndexHealth:
     """The condition of an owner index (pods, pod_resources, ...), which is updated independently of the tick.
 
@@ -44,7 +44,7 @@ class IndexHealth:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PauseHealth:
     """Whether the driver is released because a user requested a pause.
 
@@ -56,7 +56,7 @@ class PauseHealth:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReloadHealth:
     """The result of the last time the settings were read: at startup or at a reload.
 
@@ -70,7 +70,7 @@ class ReloadHealth:
     pending: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Health:
     """The health of the node process.
 
@@ -99,7 +99,7 @@ class Health:
         return self.pause is not None and self.pause.paused
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeState:
     """One immutable state of the node.
 

@@ -113,7 +113,7 @@ class OwnerRow(NamedTuple):
     held_at_zero: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EnergyState:
     """The exported state of the energy ledger, in whole millijoules.
 
@@ -147,7 +147,7 @@ class TimeRow(NamedTuple):
     microseconds: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimeState:
     """The exported state of the time ledger, in whole microseconds by the basis `basis`.
 
@@ -202,7 +202,7 @@ class ThrottleRow(NamedTuple):
         return min(self.seconds / self.observed, 1.0) if self.observed else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerState:
     """The immutable state of the Ledger after one Snapshot.
 

@@ -69,7 +69,7 @@ class VgpuInstance:
     memory: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MeterRules:
     """How to read the energy counter and the utilization samples of a Device; defaults are NVIDIA's.
 
@@ -155,7 +155,7 @@ class CgroupUsage:
     is_limited: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceInfo:
     """The name and versions of a source. `simulated` is true for anything but hardware.
 
@@ -174,7 +174,7 @@ class SourceInfo:
     return_code: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """One tick of one machine.
 

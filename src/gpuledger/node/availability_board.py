@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from threading import Lock
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gpuledger.ledger.device_choice import Candidate, DeviceWish, choose_devices, with_reservation
 from gpuledger.ledger.device_conditions import (
     DeviceCondition,
     DeviceKey,
@@ -17,10 +16,13 @@ from gpuledger.ledger.device_conditions import (
     judge_devices,
 )
 from gpuledger.ledger.reservations import CommandProcess, Reservation, ReservationBook
-from gpuledger.model.availability import DEFAULT_WINDOW, IN_USE, Availability
+from gpuledger.model.availability import DEFAULT_WINDOW, IN_USE, Availability, Candidate, with_reservation
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.source import Clock
+
+if TYPE_CHECKING:
+    from gpuledger.ledger.device_choice import DeviceWish
 
 
 class ReservationStorage(Protocol):
@@ -90,6 +92,9 @@ class AvailabilityBoard:
 
         Raises NotEnoughDevices, and then reserves nothing.
         """
+        # Imported lazily: on most machines nobody reserves.
+        from gpuledger.ledger.device_choice import choose_devices
+
         with self._lock:
             chosen = choose_devices(self._candidates(wish.window), wish)
             elapsed = self._clock.elapsed()

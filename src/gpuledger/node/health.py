@@ -113,7 +113,7 @@ LONGEST_PAUSE: Final = 86_400.0
 DEFAULT_PAUSE: Final = 600.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pause:
     """A pause of the driver: it ends at `ends` (monotonic seconds), reported as `until` (unix seconds)."""
 

@@ -104,7 +104,7 @@ class TickHangs(GpuledgerError):
     """The running tick hangs, so nothing can be changed between two ticks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeChange:
     """What a node uses from its next tick on; None keeps the current value."""
 

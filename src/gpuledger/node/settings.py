@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpuledger.model.settings import ReloadPolicy, duration, integer, setting, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeSettings:
     """How often the driver is read."""
 
@@ -23,7 +23,7 @@ class NodeSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuCountSettings:
     """How many GPUs the machine should have."""
 
@@ -41,7 +41,7 @@ class GpuCountSettings:
 NO_SOCKET = "none"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ControlSettings:
     """Where `gpuledger pause` and `gpuledger resume` reach the node."""
 
@@ -55,7 +55,7 @@ class ControlSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReloadSettings:
     """How changed settings are detected."""
 

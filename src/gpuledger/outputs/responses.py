@@ -15,7 +15,6 @@ from dataclasses import replace
 from gpuledger.exposition.negotiation import Format, accepts_gzip, choose_format
 from gpuledger.http.routes import HEALTH, HEALTHY, READY, Handler, Request, Response, text_response
 from gpuledger.model.family import Family
-from gpuledger.model.gpu_problems import find_problems
 from gpuledger.model.node_state import NodeState, ReloadHealth
 
 
@@ -78,6 +77,9 @@ def _describe_devices(state: NodeState) -> str:
 
 def _gpu_problems(state: NodeState) -> str:
     """One line per problem of each GPU, and the number of rejected values."""
+    # Imported lazily: probes do not judge the GPUs.
+    from gpuledger.model.gpu_problems import find_problems
+
     ledger = state.ledger
     lines = ""
     for reading in state.snapshot.readings if state.snapshot is not None else ():

@@ -18,7 +18,7 @@ def parse_prom_name(value: object) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TextfileSettings:
     """Which textfile is written, and how often."""
 

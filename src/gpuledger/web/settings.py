@@ -10,7 +10,7 @@ from gpuledger.http.routes import HEALTH, HEALTHY, READY
 from gpuledger.model.settings import ReloadPolicy, choice, setting
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WebSettings:
     """What is served at `/` and below `/api/`."""
 
@@ -29,7 +29,7 @@ class WebSettings:
 NO_REFRESH_QUERY = "refresh=off"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Links:
     """The links shown on the web page: the path of the metrics, and the names of all dialects."""
 

@@ -33,16 +33,18 @@ from gpuledger.workloads.owner_indexes import (
 )
 from gpuledger.workloads.owner_resolution import OwnerFacts
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, Pods, ResourceSlices
-from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs, slurm_allocations
+from gpuledger.workloads.slurm.job_cgroups import find_job_cgroups
 from gpuledger.workloads.slurm.settings import SlurmSettings, is_slurm_enabled
 
 if TYPE_CHECKING:
     from gpuledger.model.checks import Check
     from gpuledger.workloads.job_map.job_map_reader import JobMap
     from gpuledger.workloads.pods.claims import ClaimUse
+    from gpuledger.workloads.pods.pod import Pods, ResourceSlices
     from gpuledger.workloads.pods.pod_logs import PodIndexes
     from gpuledger.workloads.pods.resource_claims import ClaimIndex
+    from gpuledger.workloads.slurm.job_reader import SlurmReader
+    from gpuledger.workloads.slurm.jobs import SlurmJobs
 
 # The settings of the owner indexes, beside KubernetesSettings, by the title that --help-all shows.
 OWNER_INDEX_GROUPS: dict[str, type] = {
@@ -76,16 +78,16 @@ def open_owner_indexes(
     kubernetes = build_settings(KubernetesSettings, values)
     opened = _Opened()
     is_enabled = is_kubernetes_enabled(kubernetes, environment)
-    pods: Callable[[], Pods] = (
-        _open_kubernetes(opened, values, host, node, environment, clock) if is_enabled else lambda: NO_PODS
+    pods: Callable[[], Pods | None] = (
+        _open_kubernetes(opened, values, host, node, environment, clock) if is_enabled else lambda: None
     )
     slurm = _open_slurm(opened, build_settings(SlurmSettings, values), host, clock, users)
 
-    def jobs() -> SlurmJobs:
-        return NO_JOBS if slurm is None else slurm.value
+    def jobs() -> SlurmJobs | None:
+        return None if slurm is None else slurm.value
 
     def still_runs(owner: Workload) -> bool:
-        return slurm is not None and slurm.health.success and jobs().get(owner.job) is not None
+        return slurm is not None and slurm.health.success and slurm.value.get(owner.job) is not None
 
     _open_job_map(opened, build_settings(JobMapSettings, values), clock, jobs, still_runs)
     containers = open_container_indexes(build_settings(ContainerSettings, values), clock=clock)
@@ -113,6 +115,8 @@ def _open_slurm(
     index = open_slurm_index(settings, host, clock, users)
     if index is None:
         return None
+    from gpuledger.workloads.slurm.jobs import slurm_allocations
+
     allocations = IdentityCache(slurm_allocations)
     opened.indexes.append(index)
     # Enabled by a setting, or by a directory or cgroup of slurmd.
@@ -128,7 +132,7 @@ def _open_job_map(
     opened: _Opened,
     settings: JobMapSettings,
     clock: Clock,
-    jobs: Callable[[], SlurmJobs],
+    jobs: Callable[[], SlurmJobs | None],
     still_runs: Callable[[Workload], bool],
 ) -> None:
     index = open_job_map_index(settings, clock)
@@ -156,6 +160,7 @@ def open_kubernetes_indexes(
     """
     from gpuledger.kubernetes.api_client import ApiClient
     from gpuledger.kubernetes.cluster_access import find_access
+    from gpuledger.workloads.pods.pod import NO_SLICES
     from gpuledger.workloads.pods.pod_logs import PodIndexes, open_pod_log_index
     from gpuledger.workloads.pods.pod_watch import PodWatch
     from gpuledger.workloads.pods.resource_slices import SliceReader
@@ -209,6 +214,7 @@ def _open_kubernetes(
     from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher, claim_uses
     from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
     from gpuledger.workloads.pods.claims import NO_CLAIMS
+    from gpuledger.workloads.pods.pod import NO_SLICES
     from gpuledger.workloads.pods.pod_cgroups import PodCgroups
 
     kubernetes = build_settings(KubernetesSettings, values)
@@ -272,17 +278,26 @@ def open_slurm_index(
     """The index of Slurm jobs, not started; None if Slurm is neither enabled nor detected."""
     if not is_slurm_enabled(settings, host.sysfs):
         return None
-    from gpuledger.workloads.slurm.job_reader import SlurmReader
+    from gpuledger.workloads.slurm.jobs import NO_JOBS
 
     users = users or PasswdUsers("/dev/null")
-    reader = SlurmReader(
-        settings.root(host.sysfs),
-        procfs=host.procfs,
-        gres=settings.gres(),
-        user_name=users.name,
-        uid_of=users.uid_of,
-    )
-    return PolledIndex("slurm", reader.read, NO_JOBS, period=_SLURM_PERIOD, clock=clock)
+    root = settings.root(host.sysfs)
+    reader: SlurmReader | None = None
+
+    def read() -> SlurmJobs:
+        nonlocal reader
+        if reader is None:
+            if not find_job_cgroups(root):
+                return NO_JOBS
+            # Imported with the first job: a machine can have Slurm and never run one.
+            from gpuledger.workloads.slurm.job_reader import SlurmReader
+
+            reader = SlurmReader(
+                root, procfs=host.procfs, gres=settings.gres(), user_name=users.name, uid_of=users.uid_of
+            )
+        return reader.read()
+
+    return PolledIndex("slurm", read, NO_JOBS, period=_SLURM_PERIOD, clock=clock)
 
 
 def owner_index_checks(

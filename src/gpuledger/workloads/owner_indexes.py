@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from os.path import exists
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuledger.host.owner_index import BackgroundIndex, is_tried
 from gpuledger.model.devices import Device
@@ -14,7 +14,9 @@ from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import same_objects
 from gpuledger.workloads.owner_resolution import DeviceEvidence, OwnerFacts, enrich_owner, resolve_owner
-from gpuledger.workloads.pods.pod import Pods
+
+if TYPE_CHECKING:
+    from gpuledger.workloads.pods.pod import Pods
 
 # The allocations that one index knows; the same object while neither the index nor the Devices change.
 AllocationSource = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuledger.model.workload import UNSEEN, Allocation, Workload
 from gpuledger.workloads.containers.container import (
@@ -21,25 +21,28 @@ from gpuledger.workloads.containers.container import (
     short_id,
 )
 from gpuledger.workloads.pods.placeholder import is_placeholder
-from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods
-from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
+
+if TYPE_CHECKING:
+    from gpuledger.workloads.pods.pod import Pod, Pods
+    from gpuledger.workloads.slurm.jobs import SlurmJobs
 
 
 class OwnerFacts(NamedTuple):
     """What the indexes know about owners at one moment; the same objects while nothing changes.
 
+    `pods` and `jobs` are None on machines without Kubernetes or Slurm, which do not load their modules.
     `names_pods` is True if an index reads the names of pods, even if it has not read any yet.
     """
 
-    pods: Pods = NO_PODS
-    jobs: SlurmJobs = NO_JOBS
+    pods: Pods | None = None
+    jobs: SlurmJobs | None = None
     runtimes: tuple[RuntimeList, ...] = ()
     names_pods: bool = False
 
     @property
     def awaits_pods(self) -> bool:
         """Whether names of pods are read, and none has been yet."""
-        return self.names_pods and not len(self.pods)
+        return self.names_pods and not self.pods
 
 
 # Owners that a pod caches. Only a pod with a container runtime inside has more: its containers come and go.
@@ -82,9 +85,9 @@ class DeviceEvidence(NamedTuple):
         """Whether a single container of this pod works on the Device: it is then the allocated one."""
         return sum(one == pod for one, _ in self.working) == 1
 
-    def identified(self, pods: Pods) -> DeviceEvidence:
+    def identified(self, pods: Pods | None) -> DeviceEvidence:
         """With the UIDs of `pods`: cgroups have hashes of static pods, or only container ids."""
-        if not len(pods):
+        if not pods:
             return self
         known = [(pods.by_uid(pod) or pods.by_container(container), pod) for pod, container in self.working]
         uids = [pod if found is None else found.uid for found, pod in known]
@@ -158,8 +161,8 @@ def _by_index(found: Workload, facts: OwnerFacts, *, in_login: bool) -> Workload
 
     A container of a login is known only to the socket of that login: its user can give it any id.
     """
-    if found.kind in ("pod", "container") and not in_login:
-        pods = facts.pods
+    pods = facts.pods
+    if pods is not None and found.kind in ("pod", "container") and not in_login:
         pod = pods.by_uid(found.pod_uid) if found.pod_uid else pods.by_container(found.container_id)
         if pod is not None:
             return _with_pod(found, pod)
@@ -277,20 +280,20 @@ def _unnamed_container(
     has_no_socket = can_be_inside and not facts.runtimes
     if listing is Listing.PENDING or (has_no_socket and facts.awaits_pods):
         return named
-    if can_be_inside and (listing is Listing.UNLISTED or (has_no_socket and len(facts.pods))):
+    if can_be_inside and (listing is Listing.UNLISTED or (has_no_socket and facts.pods)):
         only = device.only_pod()
         if only is not None and _works_alone(device, only):
             return replace(only, user=found.user, inner_container_id=found.container_id)
     return replace(named, missing="container_unnamed")
 
 
-def enrich_owner(workload: Workload, jobs: SlurmJobs = NO_JOBS) -> Workload:
+def enrich_owner(workload: Workload, jobs: SlurmJobs | None = None) -> Workload:
     """The Workload with what is known of its Slurm job.
 
     Returns the same object if there is nothing to add. A process or allocation of a job belongs to the user
     of the job, whatever uid the process has. A pod keeps its own user.
     """
-    if workload.job and workload.kind in ("slurm", "pod"):
+    if jobs is not None and workload.job and workload.kind in ("slurm", "pod"):
         found = jobs.get(workload.job)
         if found is None:
             return workload

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from gpuledger.config.commands import ALL_GROUPS
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, load
 
 # A node with the default dialects, without prices, Kubernetes, Slurm and containers, after two ticks and one
@@ -16,15 +19,16 @@ from gpuledger.cli.main import load_asyncio_without_tls
 load_asyncio_without_tls()
 from gpuledger.app.flags import parse_command
 from gpuledger.cli import serve
-from gpuledger.config.node import NODE_GROUPS
 from gpuledger.http.routes import Request
-_, read = parse_command("serve", "", "", NODE_GROUPS, sys.argv[1:])
+groups = serve.serve_groups(sys.argv[1:], {})
+_, read = parse_command("serve", "", "", groups, sys.argv[1:], rare=serve.other_exporter_groups)
+serve.warn_about_ignored_flags(read())
 node = serve.assemble_node(read())
 for _ in range(2):
     node.parts.node.tick()
 routes = node.listeners[0][1]
 page = routes.respond(Request("GET", "/metrics", "", {"accept-encoding": "gzip"}))
-assert page.status == 200 and len(page.body) > 1000
+assert page.status == 200 and len(page.body) > 100
 node.parts.stop()
 print(*sys.modules)
 """
@@ -48,6 +52,20 @@ NOT_LOADED = (
         f"gpuledger.ledger.report.{name}"
         for name in ("grouping", "moments", "ranges", "prices", "price_rules")
     ),
+    # Settings of other commands.
+    *(f"gpuledger.config.{name}" for name in ("commands", "report", "free", "idle", "books", "slurm")),
+    *("gpuledger.fleet", "gpuledger.terminal", "gpuledger.outputs.settings"),
+    *("gpuledger.ledger.report.tokens", "gpuledger.ledger.report.teams"),
+    # Settings of other exporters.
+    *(f"gpuledger.config.{name}" for name in ("other_exporters", "compatibility", "dcgm_exporter")),
+    *("gpuledger.config.nvidia_gpu_exporter", "gpuledger.config.my_gpu_exporter"),
+    # What few requests need, or GPUs in trouble, or the ledger an hour after the start (of a trusted clock).
+    *("gpuledger.app.http_access", "gpuledger.host.process_tree", "gpuledger.ledger.device_choice"),
+    *(f"gpuledger.ledger.store.{name}" for name in ("folding", "usage_folding", "time_history", "presence")),
+    *(
+        f"gpuledger.web.api.{name}"
+        for name in ("snapshot", "own_snapshot", "gpu_health", "availability_json")
+    ),
     # Clients, and pages and responses before their first request.
     *("gpuledger.http.async_client", "gpuledger.http.blocking_client", "gpuledger.http.web_config"),
     *("gpuledger.web.page", "gpuledger.web.plain", "gpuledger.web.api.handlers", "gpuledger.web.api.energy"),
@@ -66,9 +84,16 @@ NOT_LOADED = (
         "gpuledger.kubernetes.api_client",
         "gpuledger.host.yaml_nodes",
     ),
-    *("gpuledger.workloads.pods.pod_watch", "gpuledger.workloads.pod_resources.device_names"),
-    *("gpuledger.workloads.slurm.job_reader", "gpuledger.workloads.job_map.job_map_reader"),
+    *(f"gpuledger.workloads.pods.{name}" for name in ("pod", "pod_watch", "gpu_shares", "controller")),
+    "gpuledger.workloads.pod_resources.device_names",
+    *(
+        "gpuledger.workloads.slurm.job_reader",
+        "gpuledger.workloads.slurm.jobs",
+        "gpuledger.workloads.job_map.job_map_reader",
+    ),
 )
+# The dialect native judges the GPUs at each tick, others only GPUs in trouble.
+NOT_LOADED_WITHOUT_NATIVE = ("gpuledger.model.gpu_problems", "gpuledger.model.xids", "gpuledger.model.checks")
 
 
 def loaded(folder: Path, *flags: str) -> set[str]:
@@ -80,8 +105,19 @@ def loaded(folder: Path, *flags: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_a_node_loads_only_what_it_serves(tmp_path: Path) -> None:
-    modules = loaded(tmp_path)
-    assert {"gpuledger.dialects.native.dialect", "gpuledger.sources.nvml.source"} <= modules
-    found = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in NOT_LOADED)}
+@pytest.mark.parametrize(
+    ("flags", "not_loaded"),
+    [((), NOT_LOADED), (("--dialect", "process,session,energy"), (*NOT_LOADED, *NOT_LOADED_WITHOUT_NATIVE))],
+)
+def test_a_node_loads_only_what_it_serves(
+    tmp_path: Path, flags: tuple[str, ...], not_loaded: tuple[str, ...]
+) -> None:
+    modules = loaded(tmp_path, *flags)
+    assert {"gpuledger.dialects.catalogue", "gpuledger.sources.nvml.source"} <= modules
+    found = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in not_loaded)}
     assert found == set()
+
+
+def test_a_group_of_settings_has_no_slots() -> None:
+    """With slots a frozen dataclass keeps two classes in memory, for an object that exists once."""
+    assert [group.__name__ for group in ALL_GROUPS if "__slots__" in vars(group)] == []

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.config.compatibility import FlagsWithoutEquivalent
 from gpuledger.config.load import load_values, settings_of
-from gpuledger.config.node import NODE_GROUPS, ignored_flags
+from gpuledger.config.node import ignored_flags
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import Setting
 

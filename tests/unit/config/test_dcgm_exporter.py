@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpuledger.app.flags import build_parser, parse_flags
-from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
+from gpuledger.config.collectors import dcgm_settings, read_collectors
+from gpuledger.config.commands import COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.dialects.settings import DEFAULT_DIALECTS, DialectSettings
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.errors import UsageError

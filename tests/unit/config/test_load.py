@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import NODE_GROUPS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import SecondsWithoutUnit, build_settings

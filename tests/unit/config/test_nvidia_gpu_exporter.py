@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.config.commands import COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings

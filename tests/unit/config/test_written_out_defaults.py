@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gpuledger.app.flags import build_parser, parse_flags
-from gpuledger.config.dcgm_exporter import read_collectors
+from gpuledger.config.collectors import read_collectors
+from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
 from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import declared_settings

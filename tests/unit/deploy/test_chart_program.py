@@ -23,7 +23,7 @@ from chart import (
     render,
     settings,
 )
-from gpuledger.config.node import COLLECT_GROUPS, NODE_GROUPS
+from gpuledger.config.commands import COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.dialects.dcgm.collectors import parse_collectors
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings, declared_settings, reload_policy

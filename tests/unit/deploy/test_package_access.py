@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuledger.config.access import SOCKET, AccessSettings
+from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings
 

@@ -15,8 +15,8 @@ import pytest
 from golden_state import golden_state
 from gpuledger.app.flags import build_parser, parse_flags
 from gpuledger.app.node_assembly import build_dialects
+from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import NODE_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.text import encode_text
 from gpuledger.migrate.check import check_migration

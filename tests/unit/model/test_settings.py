@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.config.load import load_values, settings_of
-from gpuledger.config.node import NODE_GROUPS
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import (
     Parser,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from gpuledger.workloads.job_map.checks import job_map_checks
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_index_setup import open_job_map_index, open_slurm_index
 from gpuledger.workloads.slurm.checks import slurm_checks
+from gpuledger.workloads.slurm.jobs import NO_JOBS
 from gpuledger.workloads.slurm.settings import SlurmSettings, is_slurm_enabled
 from slurm_tree import SCOPE, Machine
 
@@ -63,6 +65,28 @@ def test_the_slurm_index_reads_the_configured_paths(machine: Machine) -> None:
     assert polled.refresh()
     (job,) = polled.value
     assert (job.devices[0].name, job.user) == ("5", "mira")
+
+
+def test_the_slurm_index_loads_its_reader_with_the_first_job_and_fails_without_a_cgroup_tree(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = HostSettings(procfs=str(machine.proc))
+    machine.folder(f"{SCOPE}/system")
+    polled = open_slurm_index(settings_for(machine), host, FakeClock())
+    assert polled is not None
+    with monkeypatch.context() as without:
+        # An import fails.
+        without.setitem(sys.modules, "gpuledger.workloads.slurm.job_reader", None)
+        assert polled.refresh()
+        assert (polled.value, polled.health.success) == (NO_JOBS, True)
+    machine.job("7", SLURM_JOB_ID="7")
+    assert polled.refresh()
+    assert [job.job for job in polled.value] == ["7"]
+    nowhere = SlurmSettings(enabled="true", cgroup_root=str(tmp_path / "none"))
+    polled = open_slurm_index(nowhere, host, FakeClock())
+    assert polled is not None
+    assert not polled.refresh()
+    assert "--slurm-cgroup-root" in polled.health.error
 
 
 def test_doctor_skips_slurm_on_a_machine_without_it(machine: Machine) -> None:

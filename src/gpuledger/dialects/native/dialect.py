@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from gpuledger.dialects.native import devices, gpu_time, node, owners, processes, quantity_metrics
 from gpuledger.dialects.native import ledger as sessions
 from gpuledger.model.family import Family, declare_family, single_sample_family
-from gpuledger.model.gpu_problems import PROBLEM_QUANTITIES
 from gpuledger.model.node_state import NodeState
+from gpuledger.model.problem_quantities import PROBLEM_QUANTITIES
 
 PAUSED = declare_family(
     "gpuledger_paused",

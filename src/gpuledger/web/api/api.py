@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.http.limits import HttpLimits
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.teams import Team
 from gpuledger.model.access import Reader
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
@@ -18,6 +17,7 @@ from gpuledger.web.api.ledger_access import LedgerAccess, QueryWorker
 from gpuledger.web.api.recent import STEP_SECONDS, RecentHistory
 
 if TYPE_CHECKING:
+    from gpuledger.ledger.report.teams import Team
     from gpuledger.model.checks import Finding
 
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RunCommand = Callable[[str, Mapping[str, str], Reader], Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ApiOptions:
     """Options of the API: the name of the machine, prices, the checks to run (None: none), the limits of
     streams, the teams and the time zone (empty: the machine's) of reports, and the thresholds of advice.

@@ -23,7 +23,7 @@ _RETRY: Final = b"retry: 2000\n\n"
 _COMMENT: Final = b": still here\n\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _LatestState:
     """The newest NodeState as an event. `sessions` counts the sessions begun and ended so far."""
 

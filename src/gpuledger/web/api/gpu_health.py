@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
-from gpuledger.model.gpu_problems import PROBLEM_QUANTITIES, GpuProblem, find_problems
+from gpuledger.model.gpu_problems import GpuProblem, find_problems
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState, ThrottleRow, XidRow
 from gpuledger.model.snapshot import Reading, nvlinks
 from gpuledger.model.xids import find_xid, xid_advice
 from gpuledger.web.api.json_values import VERSION, JsonObject, whole
+from gpuledger.web.api.shown_quantities import HEALTH_COUNTS
 
 # Xids of a device in the snapshot; `/api/v1/xids` has all.
 _NEWEST: Final = 5
-_COUNTS: Final[Mapping[str, Mapping[str, Quantity]]] = {
-    "ecc": {
-        "corrected": q.ECC_CORRECTED,
-        "uncorrected": q.ECC_UNCORRECTED,
-        "corrected_volatile": q.ECC_CORRECTED_VOLATILE,
-        "uncorrected_volatile": q.ECC_UNCORRECTED_VOLATILE,
-    },
-    "memory_repair": {
-        "remapped_correctable": q.REMAPPED_ROWS_CORRECTABLE,
-        "remapped_uncorrectable": q.REMAPPED_ROWS_UNCORRECTABLE,
-        "retired_correctable": q.RETIRED_PAGES_CORRECTABLE,
-        "retired_uncorrectable": q.RETIRED_PAGES_UNCORRECTABLE,
-    },
-    "pcie": {
-        "generation": q.PCIE_GENERATION,
-        "generation_max": q.PCIE_GENERATION_MAX,
-        "generation_gpu_max": q.PCIE_GENERATION_GPU_MAX,
-        "width": q.PCIE_WIDTH,
-        "width_max": q.PCIE_WIDTH_MAX,
-    },
-    "nvlink": {
-        "speed_bytes_per_second": q.NVLINK_SPEED,
-        "crc_flit_errors": q.NVLINK_CRC_FLIT_ERRORS,
-        "crc_data_errors": q.NVLINK_CRC_DATA_ERRORS,
-        "replay_errors": q.NVLINK_REPLAY_ERRORS,
-        "recovery_errors": q.NVLINK_RECOVERY_ERRORS,
-    },
-}
-# What is shown of a GPU's health: slow quantities and fields of the batch, which cost few calls.
-HEALTH_QUANTITIES: Final = PROBLEM_QUANTITIES.union(*(counts.values() for counts in _COUNTS.values()))
 
 
 def health_fields(reading: Reading, ledger: LedgerState, unix: float) -> JsonObject:
@@ -57,7 +28,7 @@ def health_fields(reading: Reading, ledger: LedgerState, unix: float) -> JsonObj
     xids = [row for row in ledger.xid_log if row.uuid == uuid] if is_gpu else []
     counts = {
         name: {key: whole(reading.get(quantity)) for key, quantity in quantities.items()}
-        for name, quantities in _COUNTS.items()
+        for name, quantities in HEALTH_COUNTS.items()
     }
     return {
         "problems": [_problem(one) for one in find_problems(reading, throttling, xids, unix)],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LedgerAccess:
     """Opens the ledger's history for reading.
 

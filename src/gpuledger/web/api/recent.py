@@ -11,7 +11,7 @@ from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import MEMORY_USED, POWER
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.web.api.json_values import VERSION, JsonObject
-from gpuledger.web.api.snapshot import utilization_of
+from gpuledger.web.api.shown_quantities import utilization_of
 
 STEP_SECONDS = 10
 POINTS = 360

@@ -11,21 +11,12 @@ from gpuledger.model.devices import Device, Instance
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.process import GpuProcess, ProcessKey, ProcessType
-from gpuledger.model.quantities import (
-    ENGINE_ACTIVITY,
-    MEMORY_TOTAL,
-    MEMORY_USED,
-    POWER,
-    POWER_LIMIT,
-    TEMPERATURE,
-    UTILIZATION,
-    Quantity,
-)
+from gpuledger.model.quantities import MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE
 from gpuledger.model.session import EnergyState, LedgerState, OwnerRow, SessionRow
 from gpuledger.model.snapshot import Reading
 from gpuledger.model.workload import UNKNOWN
 from gpuledger.web.api.availability_json import availability_fields
-from gpuledger.web.api.gpu_health import HEALTH_QUANTITIES, health_fields
+from gpuledger.web.api.gpu_health import health_fields
 from gpuledger.web.api.json_values import (
     VERSION,
     JsonObject,
@@ -36,17 +27,7 @@ from gpuledger.web.api.json_values import (
     watts,
     whole,
 )
-
-# The quantities that the snapshot needs.
-SNAPSHOT_QUANTITIES: Final[frozenset[Quantity]] = HEALTH_QUANTITIES | {
-    ENGINE_ACTIVITY,
-    MEMORY_TOTAL,
-    MEMORY_USED,
-    POWER,
-    POWER_LIMIT,
-    TEMPERATURE,
-    UTILIZATION,
-}
+from gpuledger.web.api.shown_quantities import utilization_of
 
 _SOURCE_FIELDS: Final = ("name", "simulated", "detail", "driver_version", "cuda_version")
 _TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)
@@ -103,14 +84,6 @@ def device_fields(device: Device) -> dict[str, str]:
     """The JSON fields that identify a Device: UUID and index of the Gpu, and `GI_CI` under MIG."""
     gpu = device.gpu
     return {"uuid": gpu.uuid, "gpu": str(gpu.index), "instance": device.instance}
-
-
-def utilization_of(reading: Reading) -> float | None:
-    """The share of time in which the Device was active; an Instance reports only its engine activity."""
-    ratio = reading.get(UTILIZATION)
-    if ratio is None and isinstance(reading.device, Instance):
-        ratio = reading.get(ENGINE_ACTIVITY)
-    return finite(ratio)
 
 
 def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *, holds: bool) -> JsonObject:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from time import monotonic
 from typing import Final
 
 from gpuledger.http.blocking_client import BlockingConnection
@@ -28,14 +29,14 @@ def list_containers(path: str, flag: str, *, timeout: float = 5.0) -> object:
     """The decoded JSON of `GET /containers/json` (running containers) from the socket `path`.
 
     Docker and Podman both serve this path without an API version. `flag` is the command-line flag of the
-    socket. `timeout` is the longest wait for the next bytes in seconds. Raises GpuledgerError with a one-line
+    socket. `timeout` is of the whole response, in seconds. Raises GpuledgerError with a one-line
     remedy.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
         connected.settimeout(timeout)
         try:
             connected.connect(path)
-            response = BlockingConnection(connected).exchange(_REQUEST, _MAX_BODY)
+            response = BlockingConnection(connected).exchange(_REQUEST, _MAX_BODY, monotonic() + timeout)
         except PermissionError:
             raise GpuledgerError(
                 f"{path}: permission denied; {_PERMISSION_REMEDY.format(flag=flag)}"

@@ -9,7 +9,7 @@ from typing import ClassVar
 from gpuledger.model.settings import ReloadPolicy, option, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ContainerSettings:
     """The sockets that are queried for container names. A socket that does not exist is skipped."""
 

@@ -26,7 +26,7 @@ from gpuledger.model.text import decode_utf8, to_short_line
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex, DeviceRef
 from gpuledger.workloads.job_map.file_names import is_device_folder, is_leftover, parse_file_name
-from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
+from gpuledger.workloads.slurm.jobs import SlurmJobs
 
 # Slurm: 123, 123_4. PBS: 123[4].server. LSF: 123[4]. Grid Engine: 123.1.
 _JOB: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\[\]@:+-]{0,63}", re.ASCII)
@@ -192,7 +192,7 @@ FOUND_BY: Final = "job_map"
 
 
 def job_map_allocations(
-    jobs: JobMap, devices: Sequence[Device], slurm_jobs: SlurmJobs = NO_JOBS, *, kind: str = "slurm"
+    jobs: JobMap, devices: Sequence[Device], slurm_jobs: SlurmJobs | None = None, *, kind: str = "slurm"
 ) -> tuple[Allocation, ...]:
     """One Allocation per job and Device, in the order of files and lines.
 
@@ -203,7 +203,7 @@ def job_map_allocations(
     # The file of a GPU and the file of its instance can both name the job.
     found: dict[tuple[str, str], Allocation] = {}
     for item in jobs.jobs:
-        known = slurm_jobs.get(item.job)
+        known = None if slurm_jobs is None else slurm_jobs.get(item.job)
         facts = known.facts if known else {}
         user = known.user if known else ""
         workload = Workload(kind=kind, job=item.job, user=user, found_by=FOUND_BY, **facts)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpuledger.model.settings import ReloadPolicy, choice, setting, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobMapSettings:
     """The directory in which a batch system's prolog records the job of each GPU."""
 

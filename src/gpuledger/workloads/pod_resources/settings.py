@@ -22,7 +22,7 @@ def _path(value: object) -> str:
 _resource_pattern = name_pattern("expected names such as nvidia.com/gpu or nvidia.com/mig-*")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodResourcesSettings:
     """Paths of the kubelet's socket and checkpoint, and the resources and DRA drivers that are GPUs."""
 

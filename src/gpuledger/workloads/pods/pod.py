@@ -169,7 +169,7 @@ NO_PODS = Pods()
 DraDevice = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResourceSlices:
     """UUIDs by (driver, pool, device); `len` is the number of devices with a UUID or with a parent's UUID.
 

@@ -40,7 +40,7 @@ _MAX_NAMES = 65_536
 _MAX_LIST_LENGTH, _MAX_NAME_LENGTH = 8192, 255
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GpuNumbering:
     """The meaning of GPU number n: driver index n if `by_driver`, else the n-th of `files`, else unknown.
 

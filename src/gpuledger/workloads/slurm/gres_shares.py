@@ -27,7 +27,7 @@ _GRES: Final = re.compile(r"(\w+)(?::[^:,()]+)??(?::(\d{1,9}))?(?:\(.*\))?", re.
 Lines = Sequence[Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GresFiles:
     """The lines of gres.conf and of slurm.conf."""
 

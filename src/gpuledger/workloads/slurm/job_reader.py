@@ -63,7 +63,7 @@ _CAPS_MAJOR: Final = re.compile(r"^\s*(\d+) nvidia-caps$", re.MULTILINE | re.ASC
 _MIG_MINOR: Final = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)$", re.MULTILINE | re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MigCapabilities:
     """The capability device files of MIG instances: their major number, and the `minor/gi` or `minor/gi/ci`
     of each minor number.

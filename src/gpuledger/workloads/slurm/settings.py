@@ -20,7 +20,7 @@ SLURM_DIRECTORIES: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SlurmSettings:
     """Whether and where Slurm jobs and their allocated GPUs are looked up."""
 

@@ -6,12 +6,15 @@ them, and hypothesis mutates them. GPULEDGER_FUZZ_EXAMPLES sets the number of ex
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 from unicodedata import category
 
 from hypothesis import HealthCheck, settings
@@ -65,7 +68,11 @@ def file_name(path: Path) -> str:
 
 def mutated_files(reader: str, *words: bytes) -> st.SearchStrategy[bytes]:
     """A corpus file with parts cut, changed, repeated or spliced; `words` are tokens of the format."""
-    files = [path.read_bytes() for path in corpus_files(reader)]
+    return mutated([path.read_bytes() for path in corpus_files(reader)], *words)
+
+
+def mutated(files: list[bytes], *words: bytes) -> st.SearchStrategy[bytes]:
+    """One of these contents, mutated in the same way."""
     put = st.one_of(st.sampled_from((*words, *_HOSTILE)), st.binary(max_size=12))
 
     @st.composite
@@ -103,6 +110,57 @@ def _changed(draw: st.DrawFn, content: bytes, files: list[bytes], put: st.Search
     else:
         lines.insert(second, lines[first])
     return b"\n".join(lines)
+
+
+# Values that a reader of JSON does not expect.
+_HOSTILE_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 1.5, -0.5, 1e308, math.inf, -math.inf, math.nan, 2**63, 10**30, 10**400),
+    *("", "x", "\n", "\x1b[31m", "\ud800", "\0", "9" * 5000, "1/0", "-1", "2026-13-99", "nan", "a/../b"),
+    *([], [[]], [None], {}, {"a": {}}, {"": None}, [{}], [0, 1, 2]),
+)
+
+
+def mutated_values(*documents: Any) -> st.SearchStrategy[Any]:
+    """A copy of one of these values of JSON with some parts replaced, removed, exchanged or repeated.
+
+    Mutated bytes are rarely valid JSON: these reach what is behind the parser.
+    """
+
+    @st.composite
+    def strategy(draw: st.DrawFn) -> Any:
+        found = [deepcopy(draw(st.sampled_from(documents)))]
+        for _ in range(draw(st.integers(1, 4))):
+            places = list(_places_in(found))
+            holder, key = places[draw(st.integers(0, len(places) - 1))]
+            how = draw(st.sampled_from(("hostile", "hostile", "lose", "other", "twice", "many")))
+            if how == "lose" and holder is not found:
+                del holder[key]
+            elif how in ("twice", "many") and isinstance(holder[key], list) and len(holder[key]) < 50:
+                # The same objects again: a later change is in all of them.
+                holder[key] *= 2 if how == "twice" else 30
+            elif how == "other":
+                there, name = places[draw(st.integers(0, len(places) - 1))]
+                holder[key] = deepcopy(there[name])
+            else:
+                holder[key] = deepcopy(draw(st.sampled_from(_HOSTILE_VALUES)))
+            if not found:
+                found.append(None)
+        return found[0]
+
+    return strategy()
+
+
+def _places_in(whole: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """The places of all values in lists and objects, at most some thousand."""
+    waiting: list[Any] = [whole]
+    count = 0
+    while waiting and count < 5000:
+        holder = waiting.pop()
+        for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
+            yield holder, key
+            count += 1
+            if isinstance(holder[key], dict | list):
+                waiting.append(holder[key])
 
 
 class Hang(AssertionError):

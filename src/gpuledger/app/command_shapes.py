@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuledger.app.flags import CommandParser, setting_words
-from gpuledger.config.node import HelpPage
+from gpuledger.config.help_pages import HelpPage
 from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, SERVED_MODEL, TEAM
 from gpuledger.model.settings import Setting
 from gpuledger.operator.spec_sections import DIALECTS

@@ -271,6 +271,7 @@ def _exchange(path: Path, request: Mapping[str, object], timeout: float) -> byte
 
 
 def _exchange_once(path: Path, request: Mapping[str, object], timeout: float) -> bytes:
+    until = time.monotonic() + timeout
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
         connected.settimeout(timeout)
         connected.connect(str(path))
@@ -278,6 +279,9 @@ def _exchange_once(path: Path, request: Mapping[str, object], timeout: float) ->
         received = bytearray()
         while more := connected.recv(65_536):
             received += more
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError
+            connected.settimeout(left)
             if len(received) > _LONGEST_ANSWER:
                 raise OSError(errno.EMSGSIZE, "its answer is too long")
         return bytes(received)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import environ
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from gpuledger.config.help_pages import HelpPage
 from gpuledger.config.load import CONFIG_VARIABLE, load_values, settings_of
-from gpuledger.config.node import ALL_GROUPS, HELP_PAGES, HelpPage
+from gpuledger.config.node import help_page
 from gpuledger.model.errors import UsageError, unknown_name_error
 from gpuledger.model.settings import Setting, declared_settings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CommandLine:
     """A parsed command line: texts by setting key, the configuration file, and positional arguments."""
 
@@ -111,7 +112,7 @@ def build_parser(command: str, about: str, epilog: str, groups: Mapping[str, typ
         # argparse formats each flag that is added. Only for the width of the terminal it imports shutil.
         formatter_class=partial(_HelpFormatter, width=_FLAG_COLUMNS),
     )
-    page_of = {group: HELP_PAGES.get(group, HelpPage.COMMON) for group in groups.values()}
+    page_of = {group: help_page(group) for group in groups.values()}
     pages = {*page_of.values(), HelpPage.COMMON}
     for page in (page for page in HelpPage if page in pages):
         names = ("-h", page.value) if page is HelpPage.COMMON else (page.value,)
@@ -291,6 +292,13 @@ def choose_action(
     return name, action, rest
 
 
+def _all_groups() -> Iterator[type]:
+    """The groups of all commands, imported with the first: `load_values` seldom needs one."""
+    from gpuledger.config.commands import ALL_GROUPS
+
+    yield from ALL_GROUPS
+
+
 ReadSettings = Callable[[], Mapping[str, Any]]
 
 
@@ -304,13 +312,15 @@ def parse_command(
     argument: str = "",
     *,
     is_optional: bool = False,
+    rare: Callable[[], Iterable[type]] = tuple,
 ) -> tuple[CommandLine, ReadSettings]:
     """Parse the command line of a command.
 
     Returns it, and a function that reads all settings by key; each call reads the file and the environment
     again. `groups` by title have flags, the groups in `also` have none. `argument` is the name of the one
     positional argument, maybe with its meaning after a colon; empty for none. It may be omitted if it
-    `is_optional`. Both functions raise UsageError.
+    `is_optional`. `rare` returns further groups, needed only for keys of the file that `groups` lack. Both
+    functions raise UsageError.
     """
     made = build_parser(command, about, examples, groups)
     if argument:
@@ -321,4 +331,4 @@ def parse_command(
     elif len(given.arguments) != 1 and not (is_optional and not given.arguments):
         raise UsageError(f"{command} needs one {argument}; see gpuledger {command} --help")
     wanted = (*groups.values(), *also)
-    return given, lambda: load_values(wanted, given.flags, environ, given.config, ALL_GROUPS)
+    return given, lambda: load_values(wanted, given.flags, environ, given.config, _all_groups(), rare())

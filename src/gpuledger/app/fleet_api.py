@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from time import monotonic
 from typing import Any, BinaryIO
 from urllib.parse import urlencode
 
@@ -19,6 +20,8 @@ _BOOKS = "/api/v1/fleet/books"
 # Bytes of the archive of one node, and seconds: until the node has made it, and between two pieces.
 _LARGEST = 4 << 30
 _PATIENCE = 150.0
+# Bytes a second below which an archive is no longer waited for, once the patience is over.
+_SLOWEST = 64 << 10
 
 
 class NodeBooksRefused(GpuledgerError):
@@ -58,6 +61,12 @@ class FleetApiClient(NodeApiClient):
         path = f"{_BOOKS}?{urlencode({'node': node, 'since': f'{since:.6f}', 'until': ends})}"
         try:
             self._download(path, into)
+        except TimeoutError:
+            self.close()
+            raise GpuledgerError(
+                f"{self.url} did not send the ledger of {node} within {_PATIENCE:g} s, or sends less than"
+                f" {_SLOWEST >> 10} KiB a second: {self.advice}"
+            ) from None
         except (OSError, ValueError, HttpRequestFailed) as error:
             self.close()
             raise GpuledgerError(self._describe(error)) from None
@@ -67,12 +76,13 @@ class FleetApiClient(NodeApiClient):
         self.close()
         self._socket = connected = self._connect()
         connected.settimeout(_PATIENCE)
-        connection = BlockingConnection(connected)
+        connection = self._connection = BlockingConnection(connected)
+        began = monotonic()
         connection.send_request(self._encode(path, {}))
-        response = connection.receive_head()
+        response = connection.receive_head(began + _PATIENCE)
         size, failed = 0, response.status != 200
         kept = bytearray()
-        for piece in connection.receive_chunks():
+        for piece in connection.receive_chunks(began + _PATIENCE, _SLOWEST):
             size += len(piece)
             if size > (1 << 16 if failed else _LARGEST):
                 raise HttpRequestFailed(f"the answer is larger than {_LARGEST >> 30} GiB", "body_limit")

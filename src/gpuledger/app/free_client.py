@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuledger.app.control_socket import NoServeRunning, SocketForbidden, exchange
 from gpuledger.app.free_requests import VERSION, parse_wish
 from gpuledger.config.free import FreeSettings
-from gpuledger.ledger.device_choice import Candidate, misfit
-from gpuledger.model.availability import DOWN, FREE, IN_USE, UNKNOWN, Availability
+from gpuledger.ledger.device_choice import misfit
+from gpuledger.model.availability import DOWN, FREE, IN_USE, UNKNOWN, Availability, Candidate
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.terminal.settings import NodeAccessSettings

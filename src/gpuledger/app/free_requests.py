@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 from gpuledger.app.readers import Peer
 from gpuledger.ledger.device_choice import (
     MIG_CHOICES,
-    Candidate,
     DeviceWish,
     NotEnoughDevices,
     misfit,
 )
 from gpuledger.ledger.reservations import CommandProcess
 from gpuledger.model.access import Reader
-from gpuledger.model.availability import DEFAULT_WINDOW, Availability
+from gpuledger.model.availability import DEFAULT_WINDOW, Availability, Candidate
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import NodeState

@@ -46,7 +46,8 @@ def with_focus_rows(
     if "report.every" in flags:
         raise UsageError(f"--format {settings.format} has rows for each UTC day: omit --every")
     has_teams = bool(build_settings(TeamSettings, values).teams)
-    return replace(settings, by=focus_keys(settings.by, has_teams=has_teams), every=UTC_DAY)
+    by = focus_keys(settings.by, has_teams=has_teams, has_tokens=settings.tokens)
+    return replace(settings, by=by, every=UTC_DAY)
 
 
 def report_terms(settings: ReportSettings, values: Mapping[str, Any]) -> StatementTerms:

@@ -18,7 +18,6 @@ from gpuledger.model.access import Reader
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.ledger_access import LedgerAccess
-from gpuledger.web.api.own_snapshot import snapshot_for
 from gpuledger.web.api.responses import ApiError
 
 if TYPE_CHECKING:
@@ -82,10 +81,12 @@ class LedgerRequests:
         Raises GpuledgerError, with the same message for what is not there and what is not the reader's, and
         ApiError if the ledger cannot be read.
         """
+        # Imported lazily, as the modules of the other commands: most nodes never need them.
         if command == "snapshot":
+            from gpuledger.web.api.own_snapshot import snapshot_for
+
             node = configured_node_name(self.values(), self.environment)
             return {"snapshot": snapshot_for(self.state(), node, reader), "user": reader.name}
-        # Imported lazily, as the modules of the other commands: most nodes never need them.
         if command == "idle":
             from gpuledger.app.idle_source import answer_idle
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpuledger import __version__
 from gpuledger.app.flags import CommandParser
-from gpuledger.config.node import HelpPage
+from gpuledger.config.help_pages import HelpPage
 
 _EXIT_STATUS = """\
 .SH EXIT STATUS

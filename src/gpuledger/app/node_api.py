@@ -57,6 +57,8 @@ class NodeApiClient:
         self._context = create_client_context(access) if self._secure else None
         self._timeout = timeout
         self._socket: socket.socket | None = None
+        # Of the newest request.
+        self._connection: BlockingConnection | None = None
         self._etag = ""
         self._newest: Mapping[str, Any] = {}
 
@@ -103,7 +105,7 @@ class NodeApiClient:
         if self._socket is None:
             self._socket = self._connect()
         until = monotonic() + self._timeout
-        connection = BlockingConnection(self._socket)
+        connection = self._connection = BlockingConnection(self._socket)
         response = connection.exchange(self._encode(path, headers), _MAX_BODY, until)
         if not connection.reusable:
             self.close()
@@ -139,7 +141,8 @@ class NodeApiClient:
             )
         if isinstance(error, TimeoutError):
             return f"{self.url} did not answer within {self._timeout:g} s: {self.advice}"
-        if isinstance(error, HttpRequestFailed) and error.kind == "broken":
+        speaks_http = self._connection is not None and self._connection.speaks_http
+        if isinstance(error, HttpRequestFailed) and error.kind == "broken" and not speaks_http:
             remedy = self.advice if self._secure else f"try https:// in {self.flag}"
             return f"{self.url} does not speak HTTP: {remedy}"
         if isinstance(error, OSError):

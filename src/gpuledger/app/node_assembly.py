@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from gpuledger import __version__
 from gpuledger.app.control_socket import open_control_socket
 from gpuledger.app.control_thread import ControlThread
-from gpuledger.app.http_access import guard_routes
 from gpuledger.app.ledger_requests import LedgerRequests
 from gpuledger.app.readers import Readers
 from gpuledger.app.user_services import (
@@ -25,7 +24,7 @@ from gpuledger.app.user_services import (
     socket_mode,
 )
 from gpuledger.config.access import OWN, AccessSettings
-from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
+from gpuledger.config.collectors import dcgm_settings, read_collectors
 from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
 from gpuledger.dialects.settings import (
@@ -71,7 +70,7 @@ from gpuledger.sources.source_factory import open_source
 from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.ledger_access import LedgerAccess
 from gpuledger.web.api.recent import STEP_SECONDS
-from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES as SNAPSHOT_WANTS
+from gpuledger.web.api.shown_quantities import SNAPSHOT_QUANTITIES as SNAPSHOT_WANTS
 from gpuledger.web.routes import (
     API_PREFIX,
     RECEIPT_PREFIX,
@@ -105,7 +104,7 @@ READING_TIMEOUT = 30.0
 COMMAND_READING_TIMEOUT = 120.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostContext:
     """Access to the machine under the settings; unchanged while the program runs."""
 
@@ -203,7 +202,7 @@ class NodeParts:
 Listeners = tuple[tuple[Address, Routes], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AssembledNode:
     """A node that has not started to tick, and the routes of its HTTP server."""
 
@@ -495,6 +494,8 @@ def build_listeners(
     hosts = build_settings(HostNameSettings, values).names
     guard: Callable[[Mapping[str, Handler]], Mapping[str, Handler]] = dict
     if build_settings(AccessSettings, values).mode == OWN:
+        from gpuledger.app.http_access import guard_routes
+
         guard = partial(guard_routes, readers=open_readers(values))
     try:
         return tuple(

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 from gpuledger.app.control_socket import NoServeRunning, SocketForbidden, exchange, exchange_with
 from gpuledger.app.ledger_file import LedgerForbidden, open_history
 from gpuledger.app.node_api import NodeApiClient
+from gpuledger.config.commands import ALL_GROUPS
 from gpuledger.config.load import settings_of
-from gpuledger.config.node import ALL_GROUPS
 from gpuledger.http.client_messages import json_error
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.history import History, LedgerNotFound
@@ -76,6 +76,7 @@ class _AnswerClient(NodeApiClient):
                 found = json.loads(answer.body)
                 if isinstance(found, dict):
                     return found
+            raise GpuledgerError(f"{self.url} is not a gpuledger: its answer to {path} is not a JSON object")
         code, message = json_error(answer.body)
         if message and code not in _NO_ENDPOINT:
             raise GpuledgerError(f"{self.url}: {message}")

@@ -23,9 +23,9 @@ from gpuledger.agent.prometheus_engine import prometheus_config
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.app.flags import HELP_FLAGS, build_parser, parse_flags, reject_words
 from gpuledger.config.cluster import AGENT_GROUPS
-from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
+from gpuledger.config.collectors import dcgm_settings, read_collectors
+from gpuledger.config.commands import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock

@@ -15,12 +15,13 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from gpuledger.app.receipt_source import receipt_from_ledger
 from gpuledger.config.node import configured_node_name
-from gpuledger.host.files import replace_file
+from gpuledger.host.files import read_at_most, replace_file
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.settings import configured_time_zone
 from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused
@@ -60,6 +61,9 @@ _LONGEST_MEMORY: Final = 7 * 86_400.0
 # Events at once, and seconds for one more: Kubernetes' own clients limit themselves in this way.
 _BURST: Final = 25
 _REFILL: Final = 12.0
+# Bytes of the file: some ten thousand pods.
+_LONGEST_FILE: Final = 16 << 20
+_DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 _REASON: Final = "GPUReceipt"
 
 
@@ -197,13 +201,14 @@ class PodEvents:
         if self._file is None:
             return
         try:
-            found = json.loads(self._file.read_bytes())
+            found = json.loads(read_at_most(self._file, _LONGEST_FILE))
             if found["version"] == _VERSION:
-                self._followed = {uid: EndingPod(**pod) for uid, pod in found["followed"].items()}
-                self._done = {str(uid): float(at) for uid, at in found["done"].items()}
+                followed = {uid: _stored_pod(pod) for uid, pod in found["followed"].items()}
+                done = {str(uid): _stored_time(at) for uid, at in found["done"].items()}
+                self._followed, self._done = followed, done
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except (OSError, *_DAMAGED) as error:
             log.warning("%s cannot be read (%s): a pod can get a second Event", self._file, error)
 
     def _save(self, content: str) -> None:
@@ -213,6 +218,24 @@ class PodEvents:
             replace_file(self._file, content.encode())
         except OSError as error:
             log.warning("%s cannot be written (%s): a pod can get a second Event", self._file, error.strerror)
+
+
+def _stored_pod(found: Any) -> EndingPod:
+    """A followed pod as it was stored. Raises one of _DAMAGED."""
+    gone = found["gone"]
+    names = (found["namespace"], found["name"], found["controller_kind"], found["controller"])
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("a name is no text")
+    namespace, name, kind, controller = names
+    times = _stored_time(found["since"]), None if gone is None else _stored_time(gone)
+    return EndingPod(namespace, name, times[0], kind, controller, times[1])
+
+
+def _stored_time(found: Any) -> float:
+    at = float(found)
+    if not isfinite(at):
+        raise ValueError("a time is infinite")
+    return at
 
 
 def _pods_on_gpus(snapshot: Snapshot) -> Iterator[tuple[str, Workload]]:

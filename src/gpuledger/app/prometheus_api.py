@@ -8,12 +8,15 @@ import re
 import zlib
 from collections.abc import Callable, Sequence
 from email.message import Message
-from http.client import HTTPException, HTTPMessage, HTTPResponse
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
+from io import BufferedReader, RawIOBase
 from math import isfinite
+from socket import socket
+from time import monotonic
 from typing import IO, Any, NoReturn, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlencode, urlunsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from gpuledger.http.hosts import parse_http_url
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -23,6 +26,8 @@ Labels = dict[str, str]
 T = TypeVar("T")
 # Bytes of one response: some million series.
 _MAX_BODY = 512 << 20
+# Seconds that a response may take longer than the timeout that Prometheus is sent: it reports that, too.
+_GRACE = 5.0
 # No counter of joules or seconds reaches this value; larger samples are dropped.
 _MAX_VALUE = 1e18
 # Exceptions raised while parsing a body that is not a response of the API.
@@ -47,8 +52,69 @@ class _NoRedirects(HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
+class _DeadlineReader(RawIOBase):
+    """What a socket receives until a monotonic second; then, TimeoutError is raised.
+
+    The timeout of a socket is per packet: a server that sends a byte a second would never reach it.
+    """
+
+    def __init__(self, received: IO[bytes], connected: socket, until: float) -> None:
+        super().__init__()
+        self._received, self._connected, self._until = received, connected, until
+
+    def readable(self) -> bool:
+        """See RawIOBase."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """See RawIOBase."""
+        left = self._until - monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connected.settimeout(left)
+        # A BufferedReader: at most one packet.
+        data = self._received.read1(len(buffer))  # type: ignore[attr-defined]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """See RawIOBase."""
+        self._received.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    """A response of which head and body must arrive within the timeout of the socket together."""
+
+    def __init__(self, connected: socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(connected, *arguments, **named)
+        until = monotonic() + (connected.gettimeout() or 0.0)
+        self.fp = BufferedReader(_DeadlineReader(self.fp, connected, until))
+
+
+class _Connection(HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _HttpHandler(HTTPHandler):
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _HttpsHandler(HTTPSHandler):
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_SecureConnection, req)
+
+
 class PrometheusClient:
-    """Queries the HTTP API v1 at a URL. `timeout` is seconds per query, `max_body` bytes per response."""
+    """Queries the HTTP API v1 at a URL. `timeout` is seconds per query, `max_body` bytes per response.
+
+    A whole response takes at most _GRACE longer than `timeout`.
+    """
 
     def __init__(
         self, url: str, headers: Sequence[str] = (), timeout: float = 120.0, max_body: int = _MAX_BODY
@@ -68,7 +134,7 @@ class PrometheusClient:
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        self._opener = build_opener(_NoRedirects)
+        self._opener = build_opener(_HttpHandler, _HttpsHandler, _NoRedirects)
 
     def query_vector(self, query: str, at: float) -> list[tuple[Labels, float]]:
         """The finite samples of an instant vector at a time in unix seconds. Raises GpuledgerError."""
@@ -113,7 +179,7 @@ class PrometheusClient:
     def _exchange(self, request: Request) -> tuple[int, Message, bytes]:
         answer: HTTPResponse | HTTPError
         try:
-            answer = self._opener.open(request, timeout=self._timeout + 5)
+            answer = self._opener.open(request, timeout=self._timeout + _GRACE)
         except HTTPError as error:
             answer = error
         with answer:
@@ -163,7 +229,9 @@ class PrometheusClient:
             raise GpuledgerError(
                 f"{self.url} is not a Prometheus: its answer ({status}) to /api/v1/query is malformed"
             ) from None
-        raise GpuledgerError(f"Prometheus at {self.url} rejects the query: {to_short_line(reason)}")
+        # The only part of a query that a user writes.
+        remedy = "; check --prometheus.match and --tokens.match" if "parse error" in reason else ""
+        raise GpuledgerError(f"Prometheus at {self.url} rejects the query: {to_short_line(reason)}{remedy}")
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from gpuledger.app.node_requests import fetch_node_answer, request_parameters, w
 from gpuledger.config.report import ReceiptSettings
 from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.report.ranges import RequestedRange, parse_range
+from gpuledger.ledger.report.receipt.conformity import find_malformed
 from gpuledger.ledger.report.receipt.content import RECEIPT_VERSION, ReceiptJson
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices, TeamSettings
@@ -23,6 +24,7 @@ from gpuledger.ledger.store.watched_range import resolve_watched_range
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.session import BASES
 from gpuledger.model.settings import build_settings, choice
+from gpuledger.model.text import to_short_line
 from gpuledger.terminal.settings import NodeUrlSettings
 
 # Parameters of the API, and the settings that have their values.
@@ -70,6 +72,10 @@ def _checked(receipt: Any, where: str) -> ReceiptJson:
         raise GpuledgerError(
             f"{where} sends receipts of version {version}, this gpuledger reads {RECEIPT_VERSION}: run the "
             "same version of gpuledger there and here"
+        )
+    if wrong := find_malformed(receipt):
+        raise GpuledgerError(
+            f"the receipt of {where} is malformed ({to_short_line(wrong)}): upgrade it there"
         )
     found: ReceiptJson = receipt
     return found

@@ -41,7 +41,7 @@ from gpuledger.workloads.owner_index_setup import OWNER_INDEX_GROUPS
 from gpuledger.workloads.owner_indexes import OwnerIndexes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SettingsChanges:
     """The difference between two sets of settings.
 

@@ -25,6 +25,7 @@ from gpuledger.ledger.report.statement.content import Statement
 from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.watched_time import MICRO
+from gpuledger.model.text import escape_to_one_line
 
 # Rows that are listed.
 _LISTED = 40
@@ -98,7 +99,8 @@ def verify_file(
     previous = None if found.statement is None else found.statement.previous
     if previous is not None and not chain:
         lines.append(f"follows the statement with SHA-256 {previous.sha256}")
-    return VerificationResult(lines, not found.problems and not chain)
+    # Names of an altered statement can have terminal codes.
+    return VerificationResult(list(map(escape_to_one_line, lines)), not found.problems and not chain)
 
 
 def _heading(statement: Statement) -> str:
@@ -136,7 +138,8 @@ def verify_amounts(
             for which in ("the same", "other")
         )
         lines += _lines(same, differs, comparisons[1])
-    return VerificationResult(lines, not any(one.reasons or one.rows for one in comparisons))
+    is_equal = not any(one.reasons or one.rows for one in comparisons)
+    return VerificationResult(list(map(escape_to_one_line, lines)), is_equal)
 
 
 def _lines(same: str, differs: str, found: Comparison) -> Iterator[str]:

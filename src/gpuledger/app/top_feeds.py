@@ -27,7 +27,8 @@ from gpuledger.terminal.local_processes import LocalProcesses
 from gpuledger.terminal.settings import NodeUrlSettings
 from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
 from gpuledger.web.api.responses import run_of_etag
-from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES, build_snapshot
+from gpuledger.web.api.shown_quantities import SNAPSHOT_QUANTITIES
+from gpuledger.web.api.snapshot import build_snapshot
 
 # Ticks until the power of processes is known. It is booked energy: the first reading opens the accounts, the
 # second sees the energy counter move, the third closes an interval.

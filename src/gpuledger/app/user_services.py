@@ -11,7 +11,6 @@ from gpuledger.app.readers import Peer, Readers
 from gpuledger.app.user_requests import RequestHandler
 from gpuledger.config.access import ALL, AccessSettings
 from gpuledger.config.node import configured_node_name
-from gpuledger.host.process_tree import ProcessTree
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import open_users
@@ -23,6 +22,7 @@ from gpuledger.node.settings import NO_SOCKET, ControlSettings
 from gpuledger.web.settings import WebSettings
 
 if TYPE_CHECKING:
+    from gpuledger.ledger.reservations import CommandProcess
     from gpuledger.ledger.store.store import Store
 
 
@@ -48,15 +48,19 @@ def open_availability_board(
     procfs: ProcFs, user_name: Callable[[int], str], store: Store | None, clock: Clock
 ) -> AvailabilityBoard:
     """Which Devices can be taken, with the reservations that are stored beside the ledger on disk."""
-    tree = ProcessTree(procfs.root)
+
+    def runs(command: CommandProcess) -> bool:
+        # Imported lazily: on most machines nobody reserves.
+        from gpuledger.host.process_tree import ProcessTree
+
+        return ProcessTree(procfs.root).running_since(command.pid) == command.ticks
+
     storage = None
     if store is not None and store.on_disk:
         from gpuledger.ledger.store.reservation_file import ReservationFile, reservation_path
 
         storage = ReservationFile(reservation_path(store.file), procfs.boot_id)
-    return AvailabilityBoard(
-        clock, user_name, lambda command: tree.running_since(command.pid) == command.ticks, storage
-    )
+    return AvailabilityBoard(clock, user_name, runs, storage)
 
 
 def free_handler(
@@ -67,12 +71,14 @@ def free_handler(
     values: Mapping[str, Any],
 ) -> RequestHandler:
     """Answers `gpuledger free`; imported with the first request."""
-    node, tree = configured_node_name(values, environ), ProcessTree(procfs.root)
+    node = configured_node_name(values, environ)
 
     def answer(request: Mapping[str, Any], peer: Peer) -> Mapping[str, Any]:
         from gpuledger.app.free_requests import FreeRequests
+        from gpuledger.host.process_tree import ProcessTree
 
-        requests = FreeRequests(board, node, state, tree.running_since, readers().reader_of_peer)
+        running_since = ProcessTree(procfs.root).running_since
+        requests = FreeRequests(board, node, state, running_since, readers().reader_of_peer)
         return requests.answer(request, peer)
 
     return answer

@@ -64,6 +64,6 @@ def parse_node_address(
         parts.port or (DEFAULT_PORTS[parts.scheme] if has_scheme else port),
         quote(parts.path.rstrip("/"), _PATH),
         login,
-        clean_name(name.strip()),
+        clean_name(" ".join(name.split())),
         parse_http_url(page, place, "https://gpu-1:9400").geturl() if page else "",
     )

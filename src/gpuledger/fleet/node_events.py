@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 from asyncio import sslproto
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
 from gpuledger.fleet.node_client import NodeClient, NodeRequestFailed, describe_refusal
 from gpuledger.http.client_messages import HttpRequestFailed, ResponseParser
 
 EVENTS: Final = "/api/v1/events"
-# Seconds: to connect and be answered, and without any event or comment. A node sends one at least every 15 s.
+# Seconds: to connect, to be answered, and without a whole event or comment, of which a node sends one at
+# least every 15 s. A node that drips bytes sends none.
 _ANSWER: Final = 10.0
 _SILENCE: Final = 60.0
+# Seconds between two reads: a node that sends events without pause must not occupy the fleet.
+_PAUSE: Final = 0.05
 # Bytes of one event.
 _LONGEST: Final = 64 * 1024
 _SESSION: Final = b"event: session"
@@ -41,22 +45,30 @@ async def follow_sessions(client: NodeClient, changed: Callable[[], None]) -> No
 
 async def _follow(reader: asyncio.StreamReader, changed: Callable[[], None]) -> None:
     parser, pending = ResponseParser(), b""
+    until = monotonic() + _ANSWER
     while True:
         try:
-            async with asyncio.timeout(_SILENCE if parser.response else _ANSWER):
+            if (left := until - monotonic()) <= 0:
+                # Bytes that have arrived are read before `timeout` can expire.
+                raise TimeoutError
+            async with asyncio.timeout(left):
                 data = await reader.read(_LONGEST)
             if not data:
                 raise NodeRequestFailed("the stream of events ended", "ended")
             is_over = parser.feed(data)
+        except TimeoutError:
+            raise NodeRequestFailed("no events: the node did not send one in time", "broken") from None
         except (OSError, HttpRequestFailed) as error:
-            # TimeoutError is an OSError, too.
             raise NodeRequestFailed(f"no events: {error}", "broken") from None
         if parser.response is None:
             continue
         if parser.response.status != 200:
             raise NodeRequestFailed(*describe_refusal(parser.response))
         *events, pending = (pending + parser.take_body()).split(b"\n\n")
+        if events:
+            until = monotonic() + _SILENCE
         if any(event.startswith(_SESSION) for event in events):
             changed()
         if is_over or len(pending) > _LONGEST:
             raise NodeRequestFailed("the stream of events ended", "ended")
+        await asyncio.sleep(_PAUSE)

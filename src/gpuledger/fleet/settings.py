@@ -8,7 +8,7 @@ from gpuledger.http.addresses import Address, parse_address_setting
 from gpuledger.model.settings import boolean, choice, duration, integer, option, repeated_texts, setting, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FleetServerSettings:
     """Where the page of the fleet is served, and how often nodes are read."""
 
@@ -42,7 +42,7 @@ class FleetServerSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeListSettings:
     """The lists of nodes; a node that is in several of them counts once."""
 
@@ -108,7 +108,7 @@ class NodeListSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FleetCredentialSettings:
     """Login and TLS files for the nodes. A user in the URL of a node wins."""
 

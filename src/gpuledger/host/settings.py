@@ -11,7 +11,7 @@ from gpuledger.host.time_zone import find_time_zone, parse_time_zone
 from gpuledger.model.settings import auto_or_boolean, build_settings, choice, setting, text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostSettings:
     """Paths for lookups of the machine's processes, users and PCI devices."""
 
@@ -62,7 +62,7 @@ class HostSettings:
         return not is_named and not in_container
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TimeZoneSettings:
     """The time zone of the ledger and of reports."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gpuledger.host.files import read_at_most
@@ -22,11 +23,17 @@ _LONGEST: Final = 8 * 1024 * 1024
 _MOST_VALUES: Final = 200_000
 # Characters that no path or label may have. YAML forbids them, but escapes in quotes can produce them.
 _FORBIDDEN_CHARACTERS: Final = re.compile("[\0\ud800-\udfff]")
+# Characters of a key that a message repeats.
+_LONGEST_KEY: Final = 80
 _TOO_DEEP: Final = "it is nested too deeply"
 
 
 class InvalidYaml(ValueError):
     """The text is not valid YAML, or exceeds a limit; the message is one line."""
+
+
+class DuplicateKey(InvalidYaml):
+    """A mapping has a key twice: YAML forbids it, and PyYAML would silently take the last value."""
 
 
 def read_utf8(file: Path) -> str:
@@ -99,6 +106,8 @@ def _read(file: Path, what: str, take: Callable[[str], T]) -> T:
         return take(read_utf8(file))
     except OSError as error:
         raise UsageError(f"cannot read the {what} {file}: {error.strerror}") from None
+    except DuplicateKey as error:
+        raise UsageError(f"{file}: {error}") from None
     except InvalidYaml as error:
         raise UsageError(f"{file} is not YAML: {error}") from None
 
@@ -116,6 +125,7 @@ def _compose(text: str, loader: Any) -> yaml.Node | None:
         # PyYAML fails to convert \U0FFFFFFF into a character.
         raise InvalidYaml("it has an escape of an invalid character") from None
     _check_texts(node)
+    _check_keys(node)
     return node
 
 
@@ -130,6 +140,43 @@ def _check_texts(node: yaml.Node | None) -> None:
     for current in _all_below(node):
         if isinstance(current.value, str) and _FORBIDDEN_CHARACTERS.search(current.value):
             raise InvalidYaml("it has an escape of a forbidden character (a zero byte or a surrogate)")
+
+
+def _check_keys(node: yaml.Node | None) -> None:
+    """Raise DuplicateKey for a mapping that has a key twice. `<<` may be repeated."""
+    import yaml
+
+    seen: set[int] = set()
+    waiting = [] if node is None else [(node, "")]
+    while waiting:
+        current, path = waiting.pop()
+        if id(current) in seen or isinstance(current, yaml.ScalarNode):
+            continue
+        seen.add(id(current))
+        if isinstance(current, yaml.SequenceNode):
+            waiting += [(inner, f"{path}[{at}]") for at, inner in enumerate(current.value)]
+            continue
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in current.value:
+            below = f"{path}.{show_key(key.value)}" if path else show_key(key.value)
+            waiting.append((value, below))
+            if isinstance(key, yaml.ScalarNode) and not is_merge_key(key):
+                name, line = (key.tag, key.value), key.start_mark.line + 1
+                if name in lines:
+                    raise DuplicateKey(f"{below} is given twice, in lines {lines[name]} and {line}")
+                lines[name] = line
+
+
+def is_merge_key(key: yaml.Node) -> bool:
+    """Whether a key is `<<`, which merges mappings into its own."""
+    return key.value == "<<" and getattr(key, "style", None) is None
+
+
+def show_key(key: object) -> str:
+    """A key for messages, in one short line."""
+    text = key if isinstance(key, str) else "(a key that is no text)"
+    # A line break in a key must not split the message.
+    return shorten(text if text.isprintable() else ascii(text), _LONGEST_KEY, placeholder=" ...")
 
 
 def _all_below(node: yaml.Node | None) -> Iterator[yaml.Node]:

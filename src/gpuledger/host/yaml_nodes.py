@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from gpuledger.host.yaml_documents import read_yaml_node
+from gpuledger.host.yaml_documents import is_merge_key, read_yaml_node, show_key
 from gpuledger.model.errors import UsageError, unknown_name_error
 from gpuledger.model.settings import choice
 
@@ -63,13 +63,13 @@ class YamlNode:
         for key in found:
             if key not in known:
                 place = f"{self._path}." if self._path else ""
-                raise UsageError(f"{self._file}: {unknown_name_error('key', _shown(key), known, place)}")
+                raise UsageError(f"{self._file}: {unknown_name_error('key', show_key(key), known, place)}")
         return {key: found.get(key, YamlNode(None, self._file, self._below(key))) for key in known}
 
     def items(self) -> Iterator[tuple[str, YamlNode]]:
         """A mapping's keys and values, including those of the mappings that `<<` merges into it.
 
-        Raises UsageError for a value that is not a mapping and for a duplicate key.
+        Raises UsageError for a value that is not a mapping.
         """
         import yaml
 
@@ -77,20 +77,16 @@ class YamlNode:
             return
         if not isinstance(self._node, yaml.MappingNode):
             raise self.error("expected a mapping")
-        seen: set[str] = set()
         for key, value in self._merged(self._node):
             if not isinstance(key, yaml.ScalarNode):
                 raise self.error("expected plain keys")
-            if key.value in seen:
-                raise UsageError(f"{self._file}: {self._below(key.value)} is given twice")
-            seen.add(key.value)
             yield key.value, YamlNode(value, self._file, self._below(key.value))
 
     def _merged(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
         """A mapping's own keys and values, and those of merged mappings with keys that it does not have."""
         import yaml
 
-        own = [pair for pair in node.value if not _is_merge(pair[0])]
+        own = [pair for pair in node.value if not is_merge_key(pair[0])]
         yield from own
         known = {key.value for key, _ in own if isinstance(key, yaml.ScalarNode)}
         # Each mapping once: repeating it adds nothing, and nine lines could name a billion.
@@ -104,7 +100,7 @@ class YamlNode:
                 continue
             visited.add(below)
             for key, value in below.value:
-                if not _is_merge(key) and not (isinstance(key, yaml.ScalarNode) and key.value in known):
+                if not is_merge_key(key) and not (isinstance(key, yaml.ScalarNode) and key.value in known):
                     yield key, value
                     known.add(key.value)
             waiting = [*_merges(below), *waiting]
@@ -112,7 +108,7 @@ class YamlNode:
     def find(self, key: str) -> YamlNode:
         """The value of a key, nested (`price: {kwh: 1}`) or dotted (`price.kwh: 1`); absent without one.
 
-        Raises UsageError for a key, or a section of it, that is given twice.
+        Raises UsageError for a key that is given in both forms.
         """
         import yaml
 
@@ -123,8 +119,6 @@ class YamlNode:
             if name != key and not key.startswith(f"{name}."):
                 continue
             below = YamlNode(value, self._file, self._below(name))
-            if name in found:
-                raise UsageError(f"{below.place} is given twice")
             found[name] = below if name == key else below.find(key.removeprefix(f"{name}."))
         given = [node for node in found.values() if node._node is not None]
         if len(given) > 1:
@@ -194,7 +188,7 @@ class YamlNode:
         return UsageError(f"{self.place}: {wanted}")
 
     def _below(self, key: str) -> str:
-        return f"{self._path}.{_shown(key)}" if self._path else _shown(key)
+        return f"{self._path}.{show_key(key)}" if self._path else show_key(key)
 
 
 def _merges(node: yaml.MappingNode) -> list[yaml.Node]:
@@ -202,18 +196,9 @@ def _merges(node: yaml.MappingNode) -> list[yaml.Node]:
 
     found: list[yaml.Node] = []
     for key, value in node.value:
-        if _is_merge(key):
+        if is_merge_key(key):
             found += value.value if isinstance(value, yaml.SequenceNode) else [value]
     return found
-
-
-def _is_merge(key: yaml.Node) -> bool:
-    return key.value == "<<" and getattr(key, "style", None) is None
-
-
-def _shown(key: str) -> str:
-    # A line break in a key must not split the message.
-    return shorten(key if key.isprintable() else ascii(key), _LONGEST, placeholder=" ...")
 
 
 def read_yaml_root(file: Path, what: str = "web config") -> YamlNode:

@@ -150,6 +150,11 @@ class ResponseParser:
         self._chunked: _Chunks | None = None
         self._until_close = False
 
+    @property
+    def speaks_http(self) -> bool:
+        """Whether the response began as one of HTTP/1, complete or not."""
+        return self.response is not None or self._head.startswith(b"HTTP/1.")
+
     def feed(self, data: bytes) -> bool:
         """Parse more bytes; return whether the response is complete.
 

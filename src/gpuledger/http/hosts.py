@@ -98,7 +98,7 @@ def _name(value: object) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HostNameSettings:
     """The host names under which clients may send requests."""
 

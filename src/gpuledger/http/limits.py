@@ -25,7 +25,7 @@ def _at_least(lowest: int) -> Callable[[object], int]:
 _timeout: Final = duration(lowest=0.01, highest=86_400.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HttpLimits:
     """Limits in bytes, seconds and counts, of all clients together.
 

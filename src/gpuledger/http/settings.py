@@ -14,7 +14,7 @@ _TAKEN = frozenset({"/", HEALTHY, READY, HEALTH})
 _TAKEN_BELOW = ("/metrics/", "/api/")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ListenAddress:
     """One address to listen on, and the dialects of its metrics page; empty for the default ones."""
 
@@ -54,7 +54,7 @@ def _parse_listen_address(item: object) -> ListenAddress:
     return ListenAddress(parse_address(address), dialects)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HttpSettings:
     """Listen addresses, path of the metrics, and the web config file."""
 
@@ -85,7 +85,7 @@ class HttpSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SocketActivationSettings:
     """Sockets that systemd opens."""
 

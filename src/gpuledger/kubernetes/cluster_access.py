@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml, read_utf8
+from gpuledger.host.yaml_documents import DuplicateKey, InvalidYaml, parse_yaml, read_utf8
 from gpuledger.http.hosts import parse_server_name
 from gpuledger.kubernetes.access import ApiServerAccess, checked_access
 from gpuledger.kubernetes.settings import IN_CLUSTER_VARIABLE, ApiServerSettings
@@ -54,6 +54,8 @@ def _content(file: Path) -> dict[str, Any]:
         content = parse_yaml(read_utf8(file))
     except OSError as error:
         raise GpuledgerError(f"--kubeconfig: {file} cannot be read: {error.strerror}") from None
+    except DuplicateKey as error:
+        raise GpuledgerError(f"--kubeconfig: {file}: {error}") from None
     except InvalidYaml:
         # Without the parser's message, which can contain a secret.
         raise GpuledgerError(f"--kubeconfig: {file} is not YAML") from None

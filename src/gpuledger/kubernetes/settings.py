@@ -34,7 +34,7 @@ def _url(value: object) -> str:
     return url
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ApiServerSettings:
     """URL and credentials of the API server."""
 
@@ -72,7 +72,7 @@ class ApiServerSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KubernetesSettings(ApiServerSettings):
     """Whether processes get pod names, and where the names come from."""
 
@@ -111,7 +111,7 @@ class KubernetesSettings(ApiServerSettings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PodEventSettings:
     """Whether the end of a pod is reported to its namespace."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Final
 
 from gpuledger.dialects.smi.emulated_row import emulate_row
@@ -24,6 +25,8 @@ from gpuledger.sources.smi.cell_values import absent_reason
 NUMBERS: Final = Subject("selftest.nvidia_smi", "numbers of nvidia-smi")
 PROCESSES: Final = Subject("selftest.nvidia_smi_processes", "processes of nvidia-smi")
 TRIES: Final = 5
+# Seconds after which no further try begins. One try of a slow nvidia-smi can take most of a minute.
+LIMIT: Final = 60.0
 _REPORT: Final = (
     "run it again on an idle machine; if it remains, attach the report (--report FILE) to an issue"
 )
@@ -76,7 +79,8 @@ class SmiComparison:
     """All numbers by their keys, and the processes that differ, as texts.
 
     `processes` is the number of processes that nvidia-smi lists, `hidden` that of those that only gpuledger
-    lists. `unavailable` is why nvidia-smi cannot be read.
+    lists. `unavailable` is why nvidia-smi cannot be read. `is_cut` is True if LIMIT ended the tries: numbers
+    that differ then may only have moved.
     """
 
     numbers: dict[tuple[str, str, bool], NumberComparison] = field(default_factory=dict)
@@ -84,6 +88,7 @@ class SmiComparison:
     processes: int = 0
     hidden: int = 0
     tries: int = 0
+    is_cut: bool = False
     unavailable: SourceUnavailable | None = None
 
     @property
@@ -92,14 +97,22 @@ class SmiComparison:
         return [one for one in self.numbers.values() if one.equal is False]
 
 
-def compare_with_smi(read: Callable[[], Snapshot], read_smi: Callable[[], Snapshot]) -> SmiComparison:
-    """Compare the Snapshots of the two functions until all numbers were equal once, at most TRIES times.
+def compare_with_smi(
+    read: Callable[[], Snapshot],
+    read_smi: Callable[[], Snapshot],
+    elapsed: Callable[[], float] = monotonic,
+) -> SmiComparison:
+    """Compare the Snapshots of the two functions until all numbers were equal once.
 
-    Raises SourceUnavailable if `read` does.
+    At most TRIES times, and no further time when LIMIT is over. Raises SourceUnavailable if `read` does.
     """
     result = SmiComparison()
+    until = elapsed() + LIMIT
     before = read()
     for _ in range(TRIES):
+        if result.tries and elapsed() >= until:
+            result.is_cut = True
+            break
         try:
             smi = read_smi()
         except SourceUnavailable as error:
@@ -236,8 +249,11 @@ def check_numbers(result: SmiComparison) -> Iterator[Finding]:
         by_name.setdefault((one.name, one.moved), []).append(text)
     for (name, moved), texts in by_name.items():
         # A number that moves between all readings may be right: it changes faster than it can be compared.
-        verdict = warning if moved else fails
-        why = f"{name} of nvidia-smi and gpuledger, in {result.tries} tries: {name_some(texts)}"
+        verdict = warning if moved or result.is_cut else fails
+        tries = f"{result.tries} {'try' if result.tries == 1 else 'tries'}"
+        if result.is_cut:
+            tries += f" (nvidia-smi is slow: no more after {LIMIT:.0f} s)"
+        why = f"{name} of nvidia-smi and gpuledger, in {tries}: {name_some(texts)}"
         yield verdict(*NUMBERS, why, _REPORT)
     only_smi = sorted(
         {one.name for one in result.numbers.values() if one.theirs and not one.ours and not one.column}
@@ -257,7 +273,8 @@ def check_processes(result: SmiComparison) -> Iterator[Finding]:
         yield skipped(*PROCESSES, f"because of: {NUMBERS.what}")
     elif result.differing_processes:
         why = f"{name_some(result.differing_processes)}"
-        yield fails(*PROCESSES, why, _REPORT)
+        verdict = warning if result.is_cut else fails
+        yield verdict(*PROCESSES, why, _REPORT)
     elif not result.processes and result.hidden:
         why = f"nvidia-smi lists none, gpuledger {result.hidden}: usual in a container with its own pids"
         yield skipped(*PROCESSES, why)

@@ -39,6 +39,18 @@ _TOKEN: Final = re.compile(
 _SHORT_PASSWORD: Final = {"mysql": "-p", "mysqldump": "-p", "sshpass": "-p", "redis-cli": "-a", "curl": "-u"}
 # Long ones of which only the name does not say so.
 _LONG_PASSWORD: Final = {"curl": ("--user", "--proxy-user")}
+# The same in a text for a shell (`bash -c 'mysql -pSECRET db'`), up to the end of that command.
+_IN_SHELL: Final = tuple(
+    re.compile(rf"(\b{program}\s(?:[^|;&\n]{{0,400}}?\s)?{option}{gap}[\"']?)[^\s\"'|;&]+")
+    for program, option, gap in (
+        *((program, option, r"\s*") for program, option in _SHORT_PASSWORD.items()),
+        *(
+            (program, option, r"[\s=]\s*")
+            for program, options in _LONG_PASSWORD.items()
+            for option in options
+        ),
+    )
+)
 # In the shell these need no quotes.
 _PLAIN_WORD: Final = re.compile(r"[\w@%+=:,./~*?-]+", re.ASCII)
 
@@ -81,7 +93,7 @@ def _hide_parts(text: str) -> str:
     text = _HEADER.sub(lambda found: found[0][: found[0].index(":") + 1] + f" {HIDDEN}", text)
     text = _BEARER.sub(rf"\1 {HIDDEN}", text)
     text = _URL_LOGIN.sub(rf"\1{HIDDEN}@", text)
-    for pattern in (_ASSIGNMENT, _OPTION_IN_TEXT):
+    for pattern in (_ASSIGNMENT, _OPTION_IN_TEXT, *_IN_SHELL):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     return _TOKEN.sub(HIDDEN, text)
 

@@ -108,7 +108,7 @@ def parse_fleet(body: object) -> FleetPicture:
             tuple(error for one in lists if (error := _text(one, "error"))),
             week if isinstance(week, Mapping) else {},
         )
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise GpuledgerError(f"the answer of the fleet cannot be read: {to_short_line(error)}") from None
 
 

@@ -8,7 +8,7 @@ from gpuledger.model.settings import boolean, choice, comma_separated, option, r
 from gpuledger.terminal.sort_order import SORT_KEYS, SortOrder, parse_sort_order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopSettings:
     """What `top` shows, and in which format."""
 
@@ -51,7 +51,7 @@ class TopSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeCredentialSettings:
     """The login and the TLS files for another node, or for a fleet."""
 
@@ -72,7 +72,7 @@ class NodeCredentialSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeAccessSettings(NodeCredentialSettings):
     """Which nodes `top` reads, and the credentials for them."""
 
@@ -87,7 +87,7 @@ class NodeAccessSettings(NodeCredentialSettings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NodeUrlSettings(NodeCredentialSettings):
     """The node that a command reads in place of the ledger on this machine, and the credentials for it."""
 
@@ -101,7 +101,7 @@ class NodeUrlSettings(NodeCredentialSettings):
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FleetUrlSettings:
     """The fleet that a command reads."""
 

@@ -53,8 +53,11 @@ class SnapshotOrigin:
 
 
 def format_clock(unix: float) -> str:
-    """A time of day in local time."""
-    return datetime.fromtimestamp(unix).astimezone().strftime("%H:%M:%S")
+    """A time of day in local time; empty for one that no calendar has, as a broken node can send."""
+    try:
+        return datetime.fromtimestamp(unix).astimezone().strftime("%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def title_line(snapshot: NodeSnapshot, origin: SnapshotOrigin, clock: str, glyphs: Glyphs) -> Line:

@@ -14,8 +14,8 @@ from gpuledger.app import demo
 from gpuledger.app.demo import HistoryClock, demo_directory, write_demo_configuration, write_history
 from gpuledger.app.node_assembly import assemble_node
 from gpuledger.cli.main import main
+from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
 
 # Simulated seconds: coarse steps, then fine ones.
 PAST, RECENT = 2000, 100

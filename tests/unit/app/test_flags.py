@@ -9,8 +9,10 @@ import pytest
 
 from gpuledger.app.flags import build_parser, parse_flags
 from gpuledger.cli.main import COMMANDS, main
+from gpuledger.config.commands import GROUPS, NODE_GROUPS
+from gpuledger.config.help_pages import HelpPage
 from gpuledger.config.load import settings_of
-from gpuledger.config.node import GROUPS, HELP_PAGES, NODE_GROUPS, HelpPage
+from gpuledger.config.node import help_page
 from gpuledger.model.errors import UsageError
 
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
@@ -31,7 +33,7 @@ def flags_of(groups: Iterable[type]) -> set[str]:
 
 
 def on(*pages: HelpPage) -> list[type]:
-    return [group for group in NODE_GROUPS.values() if HELP_PAGES[group] in pages]
+    return [group for group in NODE_GROUPS.values() if help_page(group) in pages]
 
 
 def test_the_help_of_serve_fits_three_screens(

@@ -15,8 +15,8 @@ import pytest
 from gpuledger.app import reload as reload_module
 from gpuledger.app.node_assembly import AssembledNode, assemble_node
 from gpuledger.app.reload import Reloader
+from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.http.routes import Request, Response
 from gpuledger.ledger.energy.booking import EnergyPolicy

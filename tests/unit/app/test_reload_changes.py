@@ -11,7 +11,9 @@ from typing import Any, ClassVar
 import pytest
 
 from gpuledger.app.reload import OWNER_GROUPS, SOURCE_GROUPS, compare_settings, files_named_in
-from gpuledger.config.node import HELP_PAGES, NODE_GROUPS, HelpPage
+from gpuledger.config.commands import NODE_GROUPS
+from gpuledger.config.help_pages import HelpPage
+from gpuledger.config.node import help_page
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import (
     AmdDialectSettings,
@@ -138,7 +140,7 @@ APPLIED = {
 
 def test_each_key_is_applied_by_a_reload_or_needs_a_restart() -> None:
     """Other programs' settings are translated into these keys before a reload compares them."""
-    groups = {group for group in NODE_GROUPS.values() if HELP_PAGES[group] is not HelpPage.COMPATIBILITY}
+    groups = {group for group in NODE_GROUPS.values() if help_page(group) is not HelpPage.COMPATIBILITY}
     keys = {
         item.key
         for group in groups - CREATED_AGAIN

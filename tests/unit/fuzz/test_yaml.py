@@ -22,9 +22,9 @@ from fuzzing import (
     mutated_files,
 )
 from gpuledger.agent.config.agent_config import read_agent_config
-from gpuledger.config.dcgm_exporter import read_collectors
+from gpuledger.config.collectors import read_collectors
+from gpuledger.config.commands import ALL_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS
 from gpuledger.dialects.dcgm.collectors import parse_collectors
 from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml
 from gpuledger.http.web_config.parser import read_web_config

@@ -213,3 +213,21 @@ def test_without_nvidia_smi_nothing_is_compared() -> None:
         "install it",
     )
     assert [finding.verdict.value for finding in check_processes(result)] == ["skipped"]
+
+
+@pytest.mark.parametrize(("seconds", "tries", "verdict"), [(11.0, TRIES, "fails"), (25.0, 3, "warning")])
+def test_a_slow_nvidia_smi_is_not_read_again_after_a_minute(seconds: float, tries: int, verdict: str) -> None:
+    """With fewer tries, a number that differs may only have moved."""
+    now = [0.0]
+
+    def read_smi() -> Snapshot:
+        now[0] += seconds
+        return snapshot(reading(GPU, process(GPU, 7), values={q.TEMPERATURE: 61}))
+
+    result = compare_with_smi(
+        lambda: snapshot(reading(GPU, values={q.TEMPERATURE: 40})), read_smi, lambda: now[0]
+    )
+    assert result.tries == tries
+    found = [*check_numbers(result), *check_processes(result)]
+    assert [finding.verdict.value for finding in found] == [verdict, verdict]
+    assert ("no more after 60 s" in found[0].why) == (tries < TRIES)

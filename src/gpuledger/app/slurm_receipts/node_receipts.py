@@ -15,6 +15,7 @@ from gpuledger.app.node_api import NodeApiClient
 from gpuledger.app.slurm_receipts.accounting import JobRow
 from gpuledger.host.files import read_at_most
 from gpuledger.http.client_messages import json_error
+from gpuledger.ledger.report.receipt.conformity import find_malformed
 from gpuledger.ledger.report.receipt.content import RECEIPT_VERSION, ReceiptJson
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -30,7 +31,6 @@ _MAX_FILE: Final = 16 << 20
 KEEP_FILES: Final = 30 * 86_400.0
 # Errors of a node without this endpoint. All others of status 404 mean that its ledger has no such owner.
 _NO_API: Final = ("not_found", "not_served")
-_LISTS: Final = ("nodes", "gpus", "hosts", "owners", "processes", "notes", "advice")
 
 
 class _ReceiptClient(NodeApiClient):
@@ -135,8 +135,11 @@ def require_receipt(raw: object, node: str) -> ReceiptJson:
             f"the receipt of {node} has version {to_short_line(version)}, this gpuledger reads "
             f"{RECEIPT_VERSION}: run the same version of gpuledger on all nodes and here"
         )
-    if not all(isinstance(raw.get(name), list) for name in _LISTS):
-        raise GpuledgerError(f"the receipt of {node} is incomplete: upgrade gpuledger there")
+    if wrong := find_malformed(raw):
+        raise GpuledgerError(
+            f"the receipt of {node} is incomplete or malformed ({to_short_line(wrong)}): upgrade gpuledger"
+            " there"
+        )
     return cast("ReceiptJson", raw)
 
 

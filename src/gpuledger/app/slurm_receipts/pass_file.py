@@ -7,14 +7,18 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from gpuledger.app.slurm_receipts.updates import PassState
-from gpuledger.host.files import replace_file
+from gpuledger.host.files import read_at_most, replace_file
 from gpuledger.model.errors import GpuledgerError
 
 _VERSION = 1
+# Bytes: some hundred thousand jobs.
+_LONGEST = 16 << 20
+_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class PassRuns(GpuledgerError):
@@ -47,11 +51,11 @@ class PassFile:
     def read(self) -> PassState:
         """The state; that before the first pass if the file is missing or damaged."""
         try:
-            found = json.loads(self.path.read_bytes())
+            found = json.loads(read_at_most(self.path, _LONGEST))
             if found["version"] != _VERSION:
                 return PassState()
-            return PassState(float(found["at"]), _times(found["waiting"]), _times(found["refreshed"]))
-        except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+            return PassState(_time(found["at"]), _times(found["waiting"]), _times(found["refreshed"]))
+        except (*_DAMAGED, FileNotFoundError):
             # Only jobs that wait for longer than a day are lost.
             return PassState()
         except OSError as error:
@@ -74,4 +78,11 @@ class PassFile:
 
 
 def _times(found: Any) -> dict[str, float]:
-    return {str(name): float(at) for name, at in found.items()}
+    return {str(name): _time(at) for name, at in found.items()}
+
+
+def _time(found: Any) -> float:
+    at = float(found)
+    if not isfinite(at):
+        raise ValueError("no time")
+    return at

@@ -25,6 +25,8 @@ _SECONDS: Final = 3.0
 _PORT: Final = 53
 # Compression pointers in one name (RFC 1035, 4.1.4): more is a loop.
 _MOST_POINTERS: Final = 64
+# Bytes of a name on the wire (RFC 1035, 3.1).
+_LONGEST_NAME: Final = 255
 _NO_NAME: Final = 3
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")
 
@@ -99,7 +101,7 @@ def parse_answer(data: bytes, number: int) -> SrvAnswer:
 def _read_name(data: bytes, at: int) -> tuple[str, int]:
     """The name at a place, and the place after it."""
     labels: list[str] = []
-    after, pointers = -1, 0
+    after, pointers, size = -1, 0, 1
     while length := data[at]:
         if length & 0xC0 == 0xC0:
             after = at + 2 if after < 0 else after
@@ -108,6 +110,9 @@ def _read_name(data: bytes, at: int) -> tuple[str, int]:
             if pointers > _MOST_POINTERS:
                 raise MalformedAnswer("its names form a loop")
             continue
+        size += 1 + length
+        if size > _LONGEST_NAME:
+            raise MalformedAnswer("a name is too long")
         labels.append(data[at + 1 : at + 1 + length].decode("ascii"))
         at += 1 + length
     return ".".join(labels), at + 1 if after < 0 else after

@@ -5,9 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from gpuledger.fleet.lists.node_list import AddressDefaults, UnreadableList, require_few_nodes
+from gpuledger.fleet.lists.node_list import (
+    LONGEST_LIST,
+    AddressDefaults,
+    UnreadableList,
+    require_few_nodes,
+)
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.object_client import ApiRequest, ApiTransport, HttpApiTransport
@@ -17,6 +23,9 @@ from gpuledger.model.text import join_host_port, to_short_line
 # Without a heading: name, address and generic resources; one line for each node and partition.
 _SINFO: Final = ("sinfo", "-h", "-N", "-o", "%N|%o|%G")
 _PAGE: Final = "500"
+_MOST_PAGES: Final = 100
+# Seconds for the end of a killed command.
+_KILL_SECONDS: Final = 1.0
 
 
 class SlurmNodes:
@@ -41,15 +50,45 @@ class SlurmNodes:
                 f"--slurm: cannot run {self._command[0]} ({error.strerror}): install Slurm's commands here, "
                 "or list the nodes in a file"
             ) from None
+        assert running.stdout is not None and running.stderr is not None
+        streams = (running.stdout, running.stderr)
+        reads = [asyncio.create_task(_read_output(stream, self._command[0])) for stream in streams]
         try:
-            output, errors = await running.communicate()
-        except BaseException:
-            running.kill()
-            raise
+            # The first that is too long ends both: the command waits for its reader.
+            output, errors = await asyncio.gather(*reads)
+            await running.wait()
+        finally:
+            if running.returncode is None:
+                running.kill()
+                for read in reads:
+                    read.cancel()
+                await asyncio.wait(reads)
+                # Without reading the rest, asyncio would wait for ever for the end of the pipes.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_KILL_SECONDS):
+                        await asyncio.gather(*map(_discard, streams))
+                        await running.wait()
         if running.returncode:
             why = to_short_line(errors.decode("utf-8", "replace")) or f"status {running.returncode}"
             raise UnreadableList(f"--slurm: {self._command[0]} failed: {why}")
         return parse_sinfo(output.decode("utf-8", "replace"), self._defaults)
+
+
+async def _discard(stream: asyncio.StreamReader) -> None:
+    while await stream.read(1 << 16):
+        pass
+
+
+async def _read_output(stream: asyncio.StreamReader, command: str) -> bytes:
+    """What a command writes. Raises UnreadableList if that is longer than a list can be."""
+    found = bytearray()
+    while data := await stream.read(1 << 16):
+        found += data
+        if len(found) > LONGEST_LIST:
+            raise UnreadableList(
+                f"--slurm: {command} writes more than {LONGEST_LIST >> 20} MiB: list the nodes in a file"
+            )
+    return bytes(found)
 
 
 def parse_sinfo(text: str, defaults: AddressDefaults) -> list[NodeAddress]:
@@ -92,14 +131,19 @@ class PodNodes:
         """See NodeList."""
         found: list[NodeAddress] = []
         query = {"labelSelector": self._labels, "limit": _PAGE}
-        while True:
+        for _ in range(_MOST_PAGES):
             page = await self._read_page(query)
-            for pod in page.get("items") or ():
-                found += self._addresses(pod)
-            following = (page.get("metadata") or {}).get("continue")
+            try:
+                pods = page.get("items") or ()
+                found += [address for pod in pods for address in self._addresses(pod)]
+                following = (page.get("metadata") or {}).get("continue")
+            except (AttributeError, TypeError):
+                raise UnreadableList(f"{self.name} cannot be listed: the answer is no list of pods") from None
+            require_few_nodes(found, self.name)
             if not following:
-                return require_few_nodes(found, self.name)
+                return found
             query["continue"] = str(following)
+        raise UnreadableList(f"{self.name} cannot be listed: the list has no end")
 
     async def _read_page(self, query: dict[str, str]) -> dict[str, Any]:
         try:

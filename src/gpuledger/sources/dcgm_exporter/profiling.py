@@ -7,6 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from time import monotonic
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -99,8 +100,8 @@ _GPULEDGER_HEADERS: Final = {"vary": "Accept, Accept-Encoding", "x-content-type-
 def fetch_profiling_values(url: str, *, timeout: float = 5.0) -> ProfilingValues:
     """Fetch the current profiling values from the dcgm-exporter at `url`. Blocks: do not call in the tick.
 
-    `timeout` is the longest wait for the next bytes, in seconds. Raises GpuledgerError with one line that
-    names the remedy.
+    `timeout` is of the connection and of the whole response, in seconds. Raises GpuledgerError with one line
+    that names the remedy.
     """
     parts = urlsplit(url)
     try:
@@ -108,7 +109,7 @@ def fetch_profiling_values(url: str, *, timeout: float = 5.0) -> ProfilingValues
             "GET", request_target(parts), [("Host", host_field(parts.netloc)), *_HEADERS]
         )
         with socket.create_connection((parts.hostname or "", parts.port or 80), timeout) as connected:
-            response = BlockingConnection(connected).exchange(request, _MAX_PAGE_BYTES)
+            response = BlockingConnection(connected).exchange(request, _MAX_PAGE_BYTES, monotonic() + timeout)
     except TimeoutError:
         raise GpuledgerError(
             f"{url} did not respond within {timeout:.0f} s; check that dcgm-exporter is healthy"

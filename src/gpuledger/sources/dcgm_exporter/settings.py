@@ -23,7 +23,7 @@ def _url(value: object) -> str:
     return url
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DcgmExporterSourceSettings:
     """URL and poll period of the dcgm-exporter; an empty URL disables it."""
 

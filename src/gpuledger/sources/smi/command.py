@@ -14,8 +14,9 @@ from typing import IO
 
 from gpuledger.model.settings import text
 
-# `-q -x` of 8 GPUs is below 1 MiB; a command that writes more than this is not nvidia-smi.
-MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+# `-q -x` of 16 GPUs is 1 MiB, 9 MB more with 2,000 processes on each, and 17 MB more with full accounting
+# buffers (4,000 ended processes of each GPU). A command that writes more does not end, or is not nvidia-smi.
+MAX_OUTPUT_BYTES = 32 * 1024 * 1024
 _STDERR_TAIL = 2048
 _CHUNK = 64 * 1024
 _POLL_SECONDS = 0.2
@@ -28,10 +29,11 @@ STUCK = "stuck"
 class CommandResult:
     """Result of a command.
 
-    `exit_code` is negative for the signal that ended it. `stdout` is the output up to the end or the limit;
-    `stderr` is the tail. `timed_out` is true when the command was killed at its time limit, `overran` when it
-    was killed because it wrote too much. For a command that could not be started, `not_started` is STUCK or
-    the exception's name (`FileNotFoundError`), `detail` is the reason in words and `exit_code` is -1.
+    `exit_code` is negative for the signal that ended it. `stdout` is the output; `stderr` is its tail.
+    `timed_out` is true when the command was killed at its time limit, `overran` when it was killed because it
+    wrote too much: its output is then dropped, because parsing it would take minutes and many times its size.
+    For a command that could not be started, `not_started` is STUCK or the exception's name
+    (`FileNotFoundError`), `detail` is the reason in words and `exit_code` is -1.
     """
 
     stdout: bytes = b""
@@ -84,7 +86,7 @@ class CommandRunner:
             if not _wait_for_end(process, _KILL_WAIT_SECONDS):
                 self._stuck = process
         code = -signal.SIGKILL if process.returncode is None else process.returncode
-        return CommandResult(bytes(out[:MAX_OUTPUT_BYTES]), bytes(err), code, timed_out, overran)
+        return CommandResult(b"" if overran else bytes(out), bytes(err), code, timed_out, overran)
 
 
 def start_command(words: tuple[str, ...], stderr: int) -> subprocess.Popen[bytes]:

@@ -162,6 +162,7 @@ def is_fatal(result: CommandResult, command: Command) -> bool:
     message = _message(result).lower()
     return (
         result.timed_out
+        or result.overran
         or result.exit_code < 0
         or result.exit_code in _FATAL_CODES
         or (command.is_remote and result.exit_code == 255)
@@ -175,6 +176,8 @@ def remedy_of(result: CommandResult, command: Command) -> str:
     known = next((remedy for text, remedy in _TEXTS if text in message), "")
     if known:
         return known
+    if result.overran:
+        return "check --nvidia-smi-command: it does not end, or it is not nvidia-smi"
     if _signal(result):
         return "look for the out-of-memory killer and NVRM lines in the kernel log"
     if command.is_remote and result.exit_code == 255:

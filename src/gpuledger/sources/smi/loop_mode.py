@@ -74,11 +74,12 @@ class LoopProcess:
         with stdout:
             while (chunk := os.read(stdout.fileno(), _CHUNK)) and len(rest) < MAX_OUTPUT_BYTES:
                 rest += chunk
-                head, end, tail = rest.rpartition(_END)
-                if end:
+                # Only the end is new: with each chunk, rpartition would copy all of an unfinished report.
+                end = rest.rfind(_END, max(0, len(rest) - len(chunk) - len(_END)))
+                if end >= 0:
                     # Of several reports that arrive together, the last one counts.
-                    self._add(bytes(head.rpartition(_END)[2] + end))
-                    rest = tail
+                    self._add(bytes(rest[:end].rpartition(_END)[2] + _END))
+                    del rest[: end + len(_END)]
         self.stop()
         self._process.wait()
         with self._changed:

@@ -16,7 +16,7 @@ def _command(value: object) -> str:
     return command_line(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SmiSettings:
     """The nvidia-smi command, its timeout, and the fields that the smi dialect exports."""
 

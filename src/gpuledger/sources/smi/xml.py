@@ -31,6 +31,8 @@ _LEAF = pattern(r"<([A-Za-z_][\w.-]*)>(.*)</\1>")
 _TAG = pattern(r"</?[A-Za-z_][\w.-]*(?: id=\"[^\"<>]*\")?\s*/?>")
 # nvidia-smi nests elements five deep; the limit bounds the memory for paths of malformed documents.
 _MAX_DEPTH = 32
+# Characters between two GPUs that are searched for messages, at both ends.
+_ENDS = 64 * 1024
 _PARSED_SEPARATELY = ("mig_devices", "processes", "accounted_processes")
 
 
@@ -73,6 +75,9 @@ def _find_tags(tag: Pattern[str], text: str) -> list[Match[str]]:
 
 
 def _find_problems(text: str) -> list[SmiProblem]:
+    if len(text) > 2 * _ENDS:
+        # Not a document of nvidia-smi; its messages are at the ends.
+        text = f"{text[:_ENDS]}\n{text[-_ENDS:]}"
     return [found for line in text.splitlines() if (found := parse_problem(line))]
 
 

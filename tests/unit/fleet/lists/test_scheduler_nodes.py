@@ -41,6 +41,9 @@ def test_sinfo_is_run_and_its_failure_is_one_line() -> None:
     failing = SlurmNodes(DEFAULTS, [*script, "import sys; sys.exit('no\\ncontroller')"])
     with pytest.raises(UnreadableList, match=r"^--slurm: .* failed: no controller$"):
         asyncio.run(failing.read_nodes())
+    endless = SlurmNodes(DEFAULTS, [*script, "import os\nwhile True: os.write(1, b'x' * 65536)"])
+    with pytest.raises(UnreadableList, match="writes more than 4 MiB"):
+        asyncio.run(endless.read_nodes())
     with pytest.raises(UnreadableList, match="cannot run /no/sinfo"):
         asyncio.run(SlurmNodes(DEFAULTS, ["/no/sinfo"]).read_nodes())
 

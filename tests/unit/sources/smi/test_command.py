@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders import FakeClock
+from fuzzing import memory_below
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.smi import command as running
 from gpuledger.sources.smi.command import (
@@ -24,6 +25,13 @@ from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.recorded import ALL, FIXTURES, FirstSeenHost, processes, read
 
+# Complete GPUs without end: each alone could be parsed.
+ENDLESS = """
+import os
+gpu = b'<gpu id="00000000:%02X:00.0">\\n<uuid>GPU-%d</uuid><processes></processes></gpu>\\n'
+while True:
+    os.write(1, b"".join(gpu % (at % 256, at) for at in range(2000)))
+"""
 STAND_IN = Path(__file__).parents[3] / "smi" / "nvidia_smi.py"
 
 
@@ -108,11 +116,23 @@ def test_no_command_is_started_while_another_one_cannot_be_killed(
     assert runner(("true",), 30) == CommandResult(b"")
 
 
-def test_endless_output_is_truncated_and_the_command_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_output_is_dropped_and_the_command_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "MAX_OUTPUT_BYTES", 100_000)
     result = run_command(("yes",), 60)
-    assert isinstance(result, CommandResult)
-    assert (result.overran, result.timed_out, len(result.stdout)) == (True, False, 100_000)
+    assert (result.overran, result.timed_out, result.stdout) == (True, False, b"")
+
+
+def test_endless_output_takes_memory_of_the_limit_and_one_line_says_what_to_do() -> None:
+    """Every call of one reading: none of them parses what it dropped."""
+    endless = f"{sys.executable} -c {shlex.quote(ENDLESS)}"
+    source = SmiSource(SmiSettings(endless), (), FirstSeenHost(), FakeClock())
+    with memory_below(running.MAX_OUTPUT_BYTES * 3 // 2), pytest.raises(SourceUnavailable) as caught:
+        source.read(ALL)
+    assert str(caught.value) == (
+        f"{sys.executable}: killed: it wrote more than 32 MiB; check --nvidia-smi-command: it does not end,"
+        " or it is not nvidia-smi"
+    )
+    assert caught.value.reason == "overran"
 
 
 def test_the_tail_of_stderr_is_kept() -> None:

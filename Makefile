@@ -20,7 +20,7 @@ IN_MEMORY := $(if $(TMPDIR),,$(shell findmnt -nbo OPTIONS,AVAIL --target $(SHM) 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick unit integration hardware cluster e2e release-check lint format docs goldens man site dashboards chart manifests screenshots bench prove \
+.PHONY: help run test quick unit integration hardware cluster e2e release-check lint format docs goldens man site dashboards chart manifests screenshots bench prove prove-again \
         fuzz mutants build image release release-version release-notes checksums wheel executables packages chart-package image-archive push-images lock sbom audit clean debian debian-e2e
 
 help:                    ## list the targets
@@ -97,25 +97,38 @@ screenshots: $(VENV)/.dev debian  ## take the screenshots in docs/pictures of a 
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top-faults.png faulty-node 100x26
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top-tree.png tree 100x14
 
-bench: $(VENV)/.dev debian  ## run the benchmarks and write their tables into the docs
-	$(BIN)/python benchmarks/node.py --write docs/performance.md
-	$(BIN)/python benchmarks/scrapers.py --write docs/performance.md
-	$(BIN)/python benchmarks/watchers.py --write docs/performance.md
-	$(BIN)/python benchmarks/ledger.py --write docs/performance.md
-	$(BIN)/python benchmarks/identity.py --write docs/performance.md
-	$(BIN)/python benchmarks/report.py --write docs/performance.md
-	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
-	$(BIN)/python benchmarks/agent.py --write docs/agent.md
-	$(BIN)/python benchmarks/fleet.py --write docs/fleet.md
-	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
+# The benchmarks, in this order, and the pages of their tables. An interrupted `make prove` goes on after its last part.
+TIMED  := node scrapers watchers ledger identity report remote_write agent fleet budgets
+PROOFS := bill finance_month split_error energy_error instructions $(TIMED) fleet_scale soak fuzz
+PAGE_remote_write  := remote-write
+PAGE_agent         := agent
+PAGE_fleet         := fleet
+PAGE_fleet_scale   := fleet
+PAGE_bill          := reports
+PAGE_finance_month := finance
+PAGE_split_error   := concepts/ledgers
+PAGE_energy_error  := concepts/energy
+PAGE_soak          := reliability
+FLAGS_instructions := --repeat 3
 
-prove: bench             ## run what takes hours: bench, bills, an hour of churn, instruction counts, fuzz
-	$(BIN)/python benchmarks/bill.py --write docs/reports.md
-	$(BIN)/python benchmarks/finance_month.py --write docs/finance.md
-	$(BIN)/python benchmarks/soak.py --write docs/reliability.md
-	$(BIN)/python benchmarks/instructions.py --repeat 3 --write docs/performance.md
-	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
+build/prove/%: | $(VENV)/.dev
+	$(BIN)/python benchmarks/$*.py $(FLAGS_$*) --write docs/$(or $(PAGE_$*),performance).md
+	@mkdir -p $(@D) && touch $@
+
+build/prove/fuzz: | $(VENV)/.dev
 	$(MAKE) fuzz
+	@mkdir -p $(@D) && touch $@
+
+bench: $(VENV)/.dev debian  ## run the benchmarks and write their tables into the docs
+	rm -f $(TIMED:%=build/prove/%)
+	$(MAKE) $(TIMED:%=build/prove/%)
+
+prove: $(VENV)/.dev debian  ## run what takes hours (bench, bills, errors, an hour of churn, fuzz); goes on where it stopped
+	$(MAKE) $(PROOFS:%=build/prove/%)
+
+prove-again:             ## the same from the beginning
+	rm -rf build/prove
+	$(MAKE) prove
 
 # HARDWARE='--gpu 1 --processes 140' passes options.
 HARDWARE ?=

@@ -1,10 +1,14 @@
-"""Checks that a node does not grow while it runs: memory, descriptors and threads under churn and clients.
+"""Checks that a node and a fleet do not grow while they run: memory, descriptors and threads under load.
 
     make prove                                  an hour, twenty ticks per second; writes docs/reliability.md
     python benchmarks/soak.py --minutes 10      shorter
 
-Runs two programs at once: one on the tests' NVML library, where processes, cards and MIG instances change
-with every fourth tick, and one on the simulator at twenty times the speed. Clients request all pages of both.
+Runs three programs at once: a node on the tests' NVML library, where processes, cards and MIG instances
+change with every fourth tick, one on the simulator at twenty times the speed, and a fleet. Both nodes have
+prices. Clients request all pages. Users of the simulated node read its costs and their receipts, over the
+control socket too, and reserve GPUs; the fleet reads this node. They do not read the ledger of the other
+node: a report takes CPU time for each session of its range, and that node starts 60 per second.
+Prints the table of the time so far ten times.
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
@@ -23,11 +27,13 @@ from tables import create_parser, print_table
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-from ledger_helpers import assert_books_balance, rows  # noqa: E402  (after the path is set)
+from lab import PRICES, FleetServer  # noqa: E402  (after the path is set)
+from ledger_helpers import assert_books_balance, rows  # noqa: E402  (as above)
 from nvml.library import build  # noqa: E402  (as above)
-from running import Server, serving  # noqa: E402  (as above)
-from soaking import Churn, Sample, request_page, sample_program, slope  # noqa: E402  (as above)
+from running import Server, gpuledger, serving, wait_until  # noqa: E402  (as above)
+from soaking import FLEET_PATHS, USER, USER_ID, Churn, Sample, Users, request_page, sample_program, slope  # noqa: E402
 
+SCENARIOS = ROOT / "src/gpuledger/sources/simulator/scenarios"
 MARKS = ("<!-- soak: begin -->", "<!-- soak: end -->")
 # A second of an ordinary node takes a twentieth of a second here.
 SPEED = 20
@@ -37,6 +43,13 @@ SAMPLES = 240
 # Changes of the machine per second. The rate is constant because ended processes are kept for two minutes, so
 # memory depends on it.
 RATE = 5
+# Seconds between two actions of the users of a node, and between two commands that one of them starts.
+USER_PAUSE = 1
+COMMAND_PAUSE = 15
+TABLE = (
+    "| program | minutes | MiB after a third | MiB at the end | rise, KiB | descriptors | threads |",
+    "|---|---|---|---|---|---|---|",
+)
 
 
 @contextmanager
@@ -57,41 +70,107 @@ def changing(churn: Churn) -> Iterator[None]:
         thread.join()
 
 
+def node_flags(folder: Path, name: str) -> list[str]:
+    """Return the flags of a node with prices, a ledger and a control socket for all users."""
+    socket = folder / f"{name}.sock"
+    folders = ("--state-dir", str(folder / name), "--control.socket", str(socket), "--access", "socket")
+    pace = ("--interval", f"{1000 // SPEED}ms", "--metric-retention", f"{300 // SPEED}s")
+    return [*pace, *folders, *PRICES]
+
+
+def simulated_source(folder: Path) -> str:
+    """Return the node of the simulator, on which the unprivileged user of this machine has a process."""
+    scenario = folder / "node.yaml"
+    text = (SCENARIOS / "k8s-node.yaml").read_text("utf-8")
+    scenario.write_text(
+        text.replace("user: mira", f"user: {USER}").replace("uid: 1004", f"uid: {USER_ID}"), "utf-8"
+    )
+    return f"simulator:{scenario}"
+
+
+@contextmanager
+def acting(users: Users) -> Iterator[None]:
+    """Let users act in a thread; `users.failure` is what one of their actions raised."""
+    done = Event()
+
+    def act() -> None:
+        number = 0
+        while not done.wait(USER_PAUSE) and not users.failure:
+            users.act(runs_command=number % (COMMAND_PAUSE // USER_PAUSE) == 0)
+            number += 1
+
+    thread = Thread(target=act, name="users")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
-    """Run both programs and return their samples."""
+    """Run all programs and return their samples."""
+    # The user of a node connects to a socket in it.
+    folder.chmod(0o755)
     churn = Churn(folder / "state")
     env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(churn.state.path)}
-    interval = ("--interval", f"{1000 // SPEED}ms", "--metric-retention", f"{300 // SPEED}s")
-    simulated = ("--source", "simulator", "--speed", str(SPEED), *interval)
-    found: dict[str, list[Sample]] = {"nvml": [], "simulator": []}
-    with (
-        serving("--source", "nvml", *interval, "--state-dir", str(folder / "nvml"), env=env) as nvml,
-        serving(*simulated, "--state-dir", str(folder / "simulator")) as simulator,
-        changing(churn),
-    ):
-        servers = {"nvml": nvml, "simulator": simulator}
-        began = due = time.monotonic()
-        starts: list[tuple[float, int]] = []
-        number = 0
-        while (now := time.monotonic()) - began < seconds:
-            for server in servers.values():
-                check(server, request_page(server, number))
-            number += 1
-            if now >= due:
-                due = now + seconds / SAMPLES
-                starts.append((now - began, churn.started))
-                for name, server in servers.items():
-                    found[name].append(sample_program(server, now - began))
-            time.sleep(1 / SPEED)
-        for server in servers.values():
+    simulated = ("--source", simulated_source(folder), "--speed", str(SPEED))
+    with ExitStack() as stack:
+        nodes = {
+            "nvml": stack.enter_context(
+                serving("--source", "nvml", *node_flags(folder, "nvml"), "--node-name", "nvml", env=env)
+            ),
+            "simulator": stack.enter_context(serving(*simulated, *node_flags(folder, "simulator"))),
+        }
+        listed = folder / "nodes"
+        listed.write_text(nodes["simulator"].url + "\n")
+        fleet = FleetServer(listed)
+        stack.callback(fleet.stop)
+        wait_until(lambda: fleet.get("/api/v1/fleet").text.count('"revision"') >= 1, "the fleet")
+        users = Users(nodes["simulator"], folder / "simulator.sock")
+        with changing(churn), acting(users):
+            found = observe(nodes, fleet, users, churn, seconds)
+        for server in (fleet, *nodes.values()):
             assert server.stop() == 0
+    print(users)
+    assert all(users.done[what] for what in ("costs", "receipts", "own receipts", "reservations"))
+    for name in nodes:
+        (books,) = (folder / name).glob("*.db")
+        assert_books_balance(books)
+        checked = gpuledger("books", "check", "--state-dir", str(folder / name))
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        print(f"{name}: {rows(books, 'SELECT count(*) FROM sessions')[0][0]} sessions, accounts balance")
+    return found
+
+
+def observe(
+    nodes: Mapping[str, Server], fleet: Server, users: Users, churn: Churn, seconds: float
+) -> dict[str, list[Sample]]:
+    """Request pages of nodes and fleet, and sample all programs until the seconds are over."""
+    programs = {**nodes, "fleet": fleet}
+    found: dict[str, list[Sample]] = {name: [] for name in programs}
+    began = due = time.monotonic()
+    starts: list[tuple[float, int]] = []
+    number = 0
+    while (now := time.monotonic()) - began < seconds:
+        for node in nodes.values():
+            check(node, request_page(node, number))
+        check(fleet, request_page(fleet, number, FLEET_PATHS))
+        assert not users.failure, users.failure
+        number += 1
+        if now >= due:
+            due = now + seconds / SAMPLES
+            starts.append((now - began, churn.started))
+            for name, program in programs.items():
+                found[name].append(sample_program(program, now - began))
+            if len(starts) % (SAMPLES // 10) == 0:
+                print(
+                    *TABLE, *(row(name, samples)[0] for name, samples in found.items()), sep="\n", flush=True
+                )
+        time.sleep(1 / SPEED)
     for third in range(3):
         (first, before), *_, (last, after) = starts[third * len(starts) // 3 : (third + 1) * len(starts) // 3]
         print(f"starts a second, third {third + 1}: {(after - before) / (last - first):.1f}")
-    for name in servers:
-        (books,) = (folder / name).glob("*.db")
-        assert_books_balance(books)
-        print(f"{name}: {rows(books, 'SELECT count(*) FROM sessions')[0][0]} sessions, accounts balance")
     return found
 
 
@@ -123,11 +202,10 @@ def main() -> None:
     os.environ.setdefault("PYTHONPATH", str(ROOT / "src"))
     with tempfile.TemporaryDirectory(prefix="gpuledger-soak-") as folder:
         found = soak(given.minutes * 60, Path(folder))
-    head = "| source | minutes | MiB after a third | MiB at the end | rise, KiB | descriptors | threads |"
     results = [row(name, samples) for name, samples in found.items()]
     for name, samples in found.items():
         print(name, "MiB over time:", *(f"{one.resident / 1024:.1f}" for one in samples[:: SAMPLES // 40]))
-    lines = [head, "|---|---|---|---|---|---|---|", *(line for line, _ in results)]
+    lines = [*TABLE, *(line for line, _ in results)]
     print_table(lines, given.write, MARKS)
     if not all(flat for _, flat in results):
         raise SystemExit("memory, descriptors or threads grew")

@@ -1,7 +1,11 @@
-"""Load for soak tests: processes that come and go, failing cards, and client requests."""
+"""Load for soak tests: processes that come and go, failing cards, requests of clients and users."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,10 +14,18 @@ from typing import NamedTuple
 import httpx
 import psutil
 
+from gpuledger.app.control_socket import exchange_with
+from gpuledger.model.errors import GpuledgerError
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess, NvmlState
-from running import Server, get
+from prepared import MODULE
+from running import PATIENCE, Program, Server, get
+from unprivileged import environment, python_for_all
 
 LOST = 15
+# A user of every machine, other than that of the nodes.
+USER, USER_ID = "daemon", 1
+# Those of a fleet's pages and terminals.
+FLEET_PATHS = ("/", "/api/v1/fleet", "/api/v1/fleet/terms", "/health", "/nowhere")
 # The requests of clients, in turn, every other one with gzip. History is limited to a minute, because a day's
 # response grows with the number of sessions of that day.
 PATHS = (
@@ -41,8 +53,8 @@ class Sample(NamedTuple):
     threads: int
 
 
-def sample_program(server: Server, at: float) -> Sample:
-    """Return resident memory, open descriptors and threads of the server."""
+def sample_program(server: Program, at: float) -> Sample:
+    """Return resident memory, open descriptors and threads of the program."""
     process = psutil.Process(server.process.pid)
     with process.oneshot():
         return Sample(at, process.memory_info().rss // 1024, process.num_fds(), process.num_threads())
@@ -90,10 +102,85 @@ class Churn:
         return 4_200_000 + life % 5000 * 100 + index * 20 + seat
 
 
-def request_page(server: Server, number: int) -> int:
+def request_page(server: Server, number: int, paths: Sequence[str] = PATHS) -> int:
     """Send request `number` of a client; return its status, 0 if there was no response."""
-    path = PATHS[number % len(PATHS)]
+    path = paths[number % len(paths)]
     headers = {"accept-encoding": "gzip" if number % 2 else "identity"}
     with suppress(httpx.HTTPError):
         return get(server.url + path, headers=headers).status_code
     return 0
+
+
+class Users:
+    """People with a session on the machine of a server: they read costs and receipts, and reserve GPUs.
+
+    `done` counts what succeeded: costs and receipts over HTTP, receipts of USER over the control socket,
+    reservations.
+    """
+
+    def __init__(self, server: Server, socket: Path) -> None:
+        self._server = server
+        self._socket = socket
+        self.done: Counter[str] = Counter()
+        self.failure = ""
+
+    def act(self, *, runs_command: bool) -> None:
+        """Do everything once; `runs_command` starts a program too. Sets `failure` if something fails."""
+        try:
+            self._request_receipt()
+            self._reserve()
+            if runs_command:
+                self._read_own_receipt()
+        except (AssertionError, GpuledgerError, httpx.HTTPError, subprocess.TimeoutExpired) as error:
+            self.failure = repr(error)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
+
+    def _request_receipt(self) -> None:
+        """Request the receipt of the last session that ended, and the costs of the last hour."""
+        query = "/api/v1/sessions?since=3m&state=closed&limit=50"
+        ended = get(self._server.url + query).json()["sessions"]
+        self._request("costs", "/api/v1/energy?since=1h&by=namespace,gpu")
+        if ended:
+            last = ended[-1]
+            owner = f"pod:{last['namespace']}/{last['pod']}" if last["pod"] else f"pid:{last['pid']}"
+            self._request("receipts", f"/api/v1/receipt?of={owner}&since=1h")
+
+    def _reserve(self) -> None:
+        """Reserve a GPU if one is free, and release it."""
+        wish = {"do": "free", "window": 0, "anyway": True}
+        try:
+            taken = exchange_with([self._socket], {**wish, "act": "take", "seconds": 60}, PATIENCE)
+        except GpuledgerError as error:
+            # On a busy machine, a reading can be late.
+            if "is not known: no reading" not in str(error):
+                raise
+            return
+        if not taken.get("refused"):
+            exchange_with([self._socket], {**wish, "act": "release"}, PATIENCE)
+            self.done["reservations"] += 1
+
+    def _read_own_receipt(self) -> None:
+        """Read the receipt of USER over the control socket, as that user if this program is root."""
+        given = ("receipt", "--mine", "--since", "1h", "--url", f"unix:{self._socket}")
+        is_root = os.geteuid() == 0
+        command = [python_for_all(), "-m", "gpuledger"] if is_root else [sys.executable, *MODULE[1:]]
+        done = subprocess.run(
+            [*command, *given],
+            user=USER_ID if is_root else None,
+            env=os.environ | environment(Path("/")),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode in (0, 1), done.stderr
+        self.done["own receipts"] += done.returncode == 0
+
+    def _request(self, what: str, path: str) -> None:
+        found = get(self._server.url + path)
+        # 404: nothing is in the ledger yet; 503: it reads other reports.
+        assert found.status_code in (200, 404, 503), (path, found.text)
+        self.done[what] += found.status_code == 200

@@ -18,7 +18,7 @@ from gpuledger.model.settings import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceSettings:
     """The machine to read, and how often to read its slow parts."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -15,12 +16,19 @@ from nvml.library import load
 
 ROOT = Path(__file__).parents[3]
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
-# Lines of `make bench` and `make prove`: program and document. The page of finance has many tables.
-WRITTEN = [
-    (name, document)
-    for name, document in re.findall(r"/python benchmarks/(\w+)\.py.* --write (\S+)", MAKEFILE)
-    if name != "finance_month"
-]
+
+
+def _variables() -> dict[str, str]:
+    return dict(re.findall(r"^(\w+) *:= (.*)$", MAKEFILE, re.MULTILINE))
+
+
+def _written() -> list[tuple[str, str]]:
+    """Program and page of each part of `make prove`. The page of finance has many tables."""
+    made = _variables()
+    names = f"{made['PROOFS']} {made['TIMED']}".replace("$(TIMED)", "").split()
+    pages = {name: f"docs/{made.get(f'PAGE_{name}', 'performance')}.md" for name in names}
+    return [(name, page) for name, page in pages.items() if name not in ("finance_month", "fuzz")]
+
 
 Benchmark = Callable[[str], Any]
 
@@ -31,7 +39,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Benchmark:
     return import_module
 
 
-@pytest.mark.parametrize(("name", "document"), WRITTEN)
+@pytest.mark.parametrize(("name", "document"), _written())
 def test_a_table_has_its_place_in_the_document(benchmark: Benchmark, name: str, document: str) -> None:
     begin, end = benchmark(name).MARKS
     text = (ROOT / document).read_text("utf-8")
@@ -61,6 +69,24 @@ def test_a_simulated_node_has_a_row_without_calls(benchmark: Benchmark, tmp_path
     tick, render, calls = benchmark("one_node").measure_node(values, 1, 0.0)
     row = node.Figures("simulator", 2, 3, tick, render, calls, 1.0, 1.0, 30.0)
     assert node.table([row])[-1].startswith("| simulator | 2 | 3 | ") and calls is None
+
+
+def test_ways_to_split_time_are_compared_with_the_script(
+    benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = benchmark("split_error")
+    monkeypatch.setattr(splits, "HOUR", 240.0)
+    script = splits.Truth(
+        splits.CARD,
+        [splits.Has(splits.pod("a"), splits.Fraction(1, 4), -1.0, 120.0)],
+        [splits.Runs(splits.user("guest"), 60.0)],
+    )
+    assert splits.true_time(script) == {"a": 30.0, "guest": 45.0 + 120.0}
+    billed = {name: bill(script, splits.random.Random(1)) for name, bill in splits.METHODS.items()}
+    assert billed["gpuledger"] == {"a": 30.0, "guest": 165.0, "idle": 45.0}
+    # Seen in two minutes, of which the first and the last are a minute apart.
+    assert billed["OpenCost"] == {"a": 15.0}
+    assert billed["DCGM label"] == {"a": 120.0}
 
 
 def test_the_owner_lookup_has_four_figures(
@@ -130,3 +156,75 @@ def test_the_other_programs_count_their_smallest_work(benchmark: Benchmark) -> N
     assert len(remote_write.scrapes()) == remote_write.TARGETS
     counts = {work: [1e6] for work in benchmark("instructions").WORKS}
     assert len(list(benchmark("instructions").table(counts))) == 2 + len(counts)
+
+
+_OWNER = 'owner_kind="pod",namespace="ml",pod="a",container="main",user="",slurm_job=""'
+_NODE_PAGE = f"""\
+gpuledger_ticks_total 7
+gpuledger_device_power_watts{{uuid="GPU-0",mig_instance=""}} 412.5
+gpuledger_device_energy_joules_total{{uuid="GPU-0"}} 9
+gpuledger_energy_joules_total{{uuid="GPU-0",account="process",method="measured",{_OWNER}}} 0
+gpuledger_energy_joules_total{{uuid="GPU-1",account="process",method="measured",{_OWNER}}} 0
+gpuledger_gpu_seconds_total{{uuid="GPU-0",mig_instance="",account="owner",{_OWNER}}} 0
+gpuledger_gpu_seconds_total{{uuid="GPU-0",mig_instance="",account="idle"}} 0
+"""
+
+
+def test_the_series_of_a_large_fleet_balance(benchmark: Benchmark) -> None:
+    series = benchmark("fleet_series")
+    hours, nodes, gpus = 26, 2, 7
+    begins = 1_000_000 * series.HOUR
+    fleet = series.Fleet(series.Template(_NODE_PAGE), nodes, gpus, begins, hours * series.HOUR)
+    rises: dict[tuple[str, str], int] = {}
+    samples = 0
+    for line in fleet.lines():
+        one = json.loads(line)
+        name, is_recorded = one["metric"]["__name__"], ":" in one["metric"]["__name__"]
+        assert is_recorded is ("instance" not in one["metric"])
+        key = name, one["metric"].get("uuid", "")
+        rises[key] = rises.get(key, 0) + one["values"][-1] - one["values"][0]
+        assert len(one["values"]) == len(one["timestamps"])
+        samples += 0 if is_recorded else len(one["values"])
+    energy = sum(rise for (name, _), rise in rises.items() if name == "gpuledger_energy_joules_total")
+    time = sum(rise for (name, _), rise in rises.items() if name == "gpuledger:gpu_seconds:max")
+    for uuid in {uuid for _, uuid in rises if uuid}:
+        assert (
+            rises["gpuledger_energy_joules_total", uuid]
+            == rises["gpuledger_device_energy_joules_total", uuid]
+        )
+        assert rises["gpuledger_gpu_seconds_total", uuid] == hours * series.HOUR
+    assert fleet.truth(begins, begins + hours * series.HOUR) == (1000 * energy, 1_000_000 * time)
+    assert fleet.counts()["samples"] == samples
+
+
+def test_the_table_of_a_large_fleet_says_whether_a_total_is_exact(
+    benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series, scale = benchmark("fleet_series"), benchmark("fleet_scale")
+    fleet = series.Fleet(series.Template(_NODE_PAGE), 1, 2, 0, 26 * series.HOUR)
+    ranges: list[tuple[str, int, bool]] = []
+
+    def measure(url: str, server: object, uid: str, until: int, seconds: int, *, recorded: bool) -> object:
+        ranges.append((uid, seconds, recorded))
+        return scale.Measured([(1.0, "a"), (2.0, "b")], {"b": "too many series"}, 3, 4.0)
+
+    day = fleet.truth(series.HOUR, 25 * series.HOUR)
+    totals = iter((day, (day[0] + 1, day[1]), day))
+    monkeypatch.setattr(scale, "measure_dashboard", measure)
+    monkeypatch.setattr(
+        scale, "measure_report", lambda *given: scale.Report(1.0, 2.0, 3.0, 4.0, 5.0, 6, next(totals))
+    )
+    lines = list(scale.table(fleet, "http://nowhere", None))
+    assert {recorded for _, _, recorded in ranges} == {True, False}
+    assert {seconds for _, seconds, _ in ranges} == {6 * series.HOUR, series.DAY}
+    assert "| fleet | 24 h | exported | b | too many series |" in lines
+    assert [line.split(" | ")[-1] for line in lines[-3:]] == [
+        "exact |",
+        f"off: {(day[0] + 1, day[1])} |",
+        "exact |",
+    ]
+
+
+def test_a_dashboard_can_be_measured_without_recording_rules(benchmark: Benchmark) -> None:
+    changed = benchmark("fleet_scale").exported('increase(gpuledger:energy_joules:max{uuid="a"}[1h])')
+    assert changed == 'increase(gpuledger_energy_joules_total{uuid="a"}[1h])'

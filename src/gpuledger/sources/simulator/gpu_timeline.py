@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from gpuledger.model.devices import Device
 from gpuledger.sources.simulator.hardware import Hardware, PartitionPeriod, mix_bits
@@ -11,10 +12,9 @@ from gpuledger.sources.simulator.scenario import FOREVER, SECOND, PlacementSpec,
 
 _JITTER, _PIDS = 11, 12
 _PID_SPACE = 4_000_000
-_CACHE_SIZE = 4096
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class ProcessRun:
     """One process from `start` to `stop` (microseconds), `number` of its spec. Compared by identity."""
 
@@ -40,7 +40,7 @@ class ProcessRun:
 
 
 class RunSchedule:
-    """The ProcessRuns of all specs. Runs are cached, so that a run is the same object on all its GPUs."""
+    """The ProcessRuns of all specs. A run is one object for all its GPUs, while one of them refers to it."""
 
     def __init__(self, specs: tuple[ProcessSpec, ...], seed: int) -> None:
         self._specs = specs
@@ -48,7 +48,8 @@ class RunSchedule:
         fixed = [spec.pid for spec in specs if spec.pid is not None]
         # Generated pids are above all fixed ones, and unique by run number and position in the file.
         self._first_pid = max([2_000 + mix_bits(seed, _PIDS) % 30_000, *(pid + 1 for pid in fixed)])
-        self._cache: dict[tuple[int, int], ProcessRun | None] = {}
+        # Weak, so that a run is forgotten when it is out of the history of all GPUs.
+        self._runs: WeakValueDictionary[tuple[int, int], ProcessRun] = WeakValueDictionary()
 
     def runs_around(self, index: int, at: int) -> list[ProcessRun]:
         """Return the runs of one spec alive at `at`, the next one to start, and possibly adjacent ones."""
@@ -64,18 +65,12 @@ class RunSchedule:
     def find_run(self, index: int, number: int) -> ProcessRun | None:
         """Return the `number`-th run of a spec; None if it would start at or after the spec's stop."""
         key = (index, number)
-        if key not in self._cache:
-            if len(self._cache) >= _CACHE_SIZE:
-                self._drop_older_half()
-            self._cache[key] = self._build_run(index, number)
-        return self._cache[key]
-
-    def _drop_older_half(self) -> None:
-        # Dicts keep insertion order, and runs are requested in order of time.
-        old = list(self._cache)[: _CACHE_SIZE // 2]
-        for key in old:
-            if self._specs[key[0]].every:
-                del self._cache[key]
+        run = self._runs.get(key)
+        if run is None:
+            run = self._build_run(index, number)
+            if run is not None:
+                self._runs[key] = run
+        return run
 
     def _build_run(self, index: int, number: int) -> ProcessRun | None:
         spec = self._specs[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.workload import Workload
@@ -21,7 +22,6 @@ BOOT_ID = "simulated"
 FOUND_BY = "simulator"
 _TICK = SECOND // 100
 _COMM_BYTES = 15
-_CACHE_SIZE = 1024
 
 
 def process_start(run: ProcessRun, uptime: int, unix: float) -> ProcessStart:
@@ -31,24 +31,22 @@ def process_start(run: ProcessRun, uptime: int, unix: float) -> ProcessStart:
 
 
 class SimulatedHost:
-    """Builds and caches the HostFacts of runs, with and without pod names."""
+    """Builds the HostFacts of runs, with and without pod names, and caches them while the run exists."""
 
     def __init__(self, seed: int, uptime: int, unix: float) -> None:
         self._seed = seed
         self._uptime = uptime
         self._unix = unix
-        self._known: dict[tuple[ProcessRun, bool], HostFacts] = {}
+        self._known: WeakKeyDictionary[ProcessRun, dict[bool, HostFacts]] = WeakKeyDictionary()
 
     def facts(self, run: ProcessRun, at: int) -> HostFacts:
         """Return the facts known about a run at `at`; pod names are missing until `known_after`."""
         owner = run.spec.owner
         named = not isinstance(owner, PodSpec) or at >= run.start + owner.known_after
-        key = (run, named)
-        if key not in self._known:
-            if len(self._known) >= _CACHE_SIZE:
-                self._known.clear()
-            self._known[key] = self._build_facts(run, named)
-        return self._known[key]
+        known = self._known.setdefault(run, {})
+        if named not in known:
+            known[named] = self._build_facts(run, named)
+        return known[named]
 
     def workload(self, owner: OwnerSpec, number: int, user: str, named: bool = True) -> Workload:
         """Build the Workload of an owner; with `named` false, a pod has only its ids."""

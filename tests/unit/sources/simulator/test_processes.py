@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from fractions import Fraction
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import UsageError
-from gpuledger.model.process import GpuProcess
+from gpuledger.model.process import GpuProcess, HostFacts
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.workload import Workload
+from gpuledger.sources.simulator.gpu_timeline import ProcessRun
 from gpuledger.sources.simulator.scenario_parser import load_scenario
 from unit.sources.simulator.support import UNIX, Node, reading
 
@@ -247,3 +250,30 @@ def test_only_selected_devices_are_read() -> None:
 def test_selecting_a_missing_device_is_an_error() -> None:
     with pytest.raises(UsageError, match="unknown device '9'"):
         Node("gpus: 2", devices=("0", "9"))
+
+
+SHORT_RUNS = """
+gpus:
+  - processes:
+      - {name: python3, load: 0.5, every: 4s, for: 3s, pod: {namespace: ci, name: "test-{n}"}}
+      - {name: python3, load: 0.3, every: 5s, for: 4s, jitter: 1s, user: mira, uid: 1004}
+"""
+
+
+def test_ended_runs_are_forgotten() -> None:
+    node = Node(SHORT_RUNS)
+
+    def live(since: int) -> int:
+        for second in range(since, since + 1200, 4):
+            node.at(float(second))
+        gc.collect()
+        return sum(isinstance(one, ProcessRun | HostFacts | Workload) for one in gc.get_objects())
+
+    assert live(0) >= live(1200) > 0
+
+
+def test_a_run_is_the_same_object_on_all_its_gpus() -> None:
+    node = Node("{gpus: [{}, {}], processes: [{name: train, gpus: [0, 1], every: 60s, for: 20s}]}")
+    for second in (1.0, 61.0, 3601.0):
+        first, other = (process for one in node.at(second).readings for process in one.processes or ())
+        assert first.host is other.host

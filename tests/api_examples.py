@@ -34,7 +34,7 @@ from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.endpoints import BASE, ENDPOINTS
 from gpuledger.web.api.handlers import ApiHandlers
 from gpuledger.web.api.ledger_access import LedgerAccess
-from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES
+from gpuledger.web.api.shown_quantities import SNAPSHOT_QUANTITIES
 from gpuledger.workloads.owner_lookup import OwnerLookup
 
 SCENARIO = """

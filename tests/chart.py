@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.config.commands import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.model.settings import build_settings
 
 if TYPE_CHECKING:

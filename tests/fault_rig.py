@@ -25,7 +25,7 @@ from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVL
 from gpuledger.model.snapshot import Reading
 from gpuledger.node.loop import Node
 from gpuledger.sources import nvml
-from gpuledger.sources.nvml.codes import Code
+from gpuledger.sources.nvml.codes import GONE, NOTHING_YET, RELOADED, UNSUPPORTED, Code
 from gpuledger.sources.nvml.queries import GPM_QUERIES, RATE_COUNTERS
 from ledger_helpers import (
     SETTINGS,
@@ -55,18 +55,30 @@ LISTS = ("Compute", "Graphics", "MPSCompute")
 
 
 @cache
-def _source() -> str:
+def _source(*without: str) -> str:
     folder = Path(nvml.__path__[0])
     return "".join(
         file.read_text()
         for file in sorted(folder.glob("*.py"))
-        if file.name not in DOCTOR_MODULES | COLUMN_MODULES
+        if file.name not in {*DOCTOR_MODULES, *COLUMN_MODULES, *without}
     )
 
 
+def _named_codes(source: str) -> set[Code]:
+    return {Code[name] for name in re.findall(r"Code\.([A-Z_]+)", source)} - {Code.SUCCESS}
+
+
 def named_codes() -> set[Code]:
-    """The error codes that the source distinguishes from others."""
-    return {Code[name] for name in re.findall(r"Code\.([A-Z_]+)", _source())} - {Code.SUCCESS}
+    """The error codes that the source names one by one; it knows the others by their sets alone."""
+    return _named_codes(_source("codes.py"))
+
+
+def alike_codes() -> list[list[int]]:
+    """Sets of error codes that the source does not distinguish from each other."""
+    alone = named_codes()
+    others = set(CODES) - _named_codes(_source())
+    groups = (*(group - alone for group in (UNSUPPORTED, NOTHING_YET, GONE, RELOADED)), others)
+    return [sorted(group) for group in groups if group]
 
 
 @cache
@@ -79,10 +91,13 @@ def source_calls() -> list[str]:
 
 
 def codes_for(call: str) -> list[int]:
-    """The codes that the source names, and every sixth of those that it treats alike, offset by call."""
-    named = named_codes()
-    alike = [code for code in CODES if code not in named]
-    return [*sorted(named), *alike[source_calls().index(call) % 6 :: 6]]
+    """The codes that the source names, and every sixth, but at least one, of each set that it treats alike,
+    offset by call.
+    """
+    alike = alike_codes()
+    place = source_calls().index(call)
+    sampled = (code for group in alike for code in group[place % min(6, len(group)) :: 6])
+    return [*sorted(named_codes()), *sampled]
 
 
 def create_gpus() -> list[NvmlGpu]:

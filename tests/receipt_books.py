@@ -26,7 +26,7 @@ from gpuledger.node.loop import Node
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.scenario_parser import parse_scenario
 from gpuledger.sources.simulator.simulator import Simulator
-from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES
+from gpuledger.web.api.shown_quantities import SNAPSHOT_QUANTITIES
 from gpuledger.workloads.owner_lookup import OwnerLookup
 
 # A full hour of UTC. The jobs begin five minutes later: what is there from the begin can be older.

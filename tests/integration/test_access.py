@@ -22,7 +22,11 @@ from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, Server, gpuledger, serving, wait_until
 from unprivileged import environment, python_for_all
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other users"),
+    # One worker: each would start the machines of this module.
+    pytest.mark.group("access"),
+]
 
 DAN, ANN, EVE, ADMIN = 64_001, 64_002, 64_003, 64_004
 # A group of administrators.
@@ -150,20 +154,30 @@ def test_every_format_is_written(shared: Machine, form: str) -> None:
 
 def test_what_is_not_yours_is_as_if_absent(shared: Machine) -> None:
     for command in ("explain", "receipt"):
-        for mine, absent in (
-            ("user:annsecret", "user:annsecres"),
-            (f"pid:{shared.pids[ANN]}", "pid:3999999"),
-            (str(shared.pids[ANN]), "3999999"),
-            ("owner:user//annsecret", "owner:user//annsecres"),
-        ):
-            said, other = (shared.run(DAN, command, one) for one in (mine, absent))
-            assert said.returncode == other.returncode == 1
-            assert said.stderr.replace(mine, "X") == other.stderr.replace(absent, "X")
-            assert said.stdout == other.stdout == ""
+        said, other = (shared.run(DAN, command, one) for one in ("user:annsecret", "user:annsecres"))
+        assert said.returncode == other.returncode == 1
+        assert said.stderr.replace("user:annsecret", "X") == other.stderr.replace("user:annsecres", "X")
+        assert said.stdout == other.stdout == ""
         assert "'idle' is not in" in shared.run(DAN, command, "idle").stderr
         done = shared.run(DAN, command, "user:dan")
         assert done.returncode == 0, done.stderr
         assert "annsecret" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["explain", "receipt"])
+def test_answers_for_what_is_not_yours_are_those_for_what_is_absent(shared: Machine, command: str) -> None:
+    for mine, absent in (
+        ("user:annsecret", "user:annsecres"),
+        (f"pid:{shared.pids[ANN]}", "pid:3999999"),
+        (str(shared.pids[ANN]), "3999999"),
+        ("owner:user//annsecret", "owner:user//annsecres"),
+    ):
+        said, other = (
+            json.dumps(raw(shared, DAN, json.dumps({"do": command, "parameters": {"of": one}})))
+            for one in (mine, absent)
+        )
+        assert "is not in" in said
+        assert said.replace(mine, "X") == other.replace(absent, "X")
 
 
 def test_a_receipt_of_ones_own(shared: Machine) -> None:

@@ -21,7 +21,7 @@ from terminal import terminal
 # One worker: the nodes are started once.
 pytestmark = pytest.mark.group("lab")
 
-NODES = 50
+NODES = 24
 # All cells: the GPUs of the nodes, and that of the old one.
 CELLS = 3 * NODES + 1
 

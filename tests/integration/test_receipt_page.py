@@ -17,6 +17,9 @@ from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from receipt_helpers import BEGIN, HOUR, gpu_row, host_row, receipt, unused_gpu
 from running import Server, serving_prepared
 
+# One worker: each would start a browser and a server.
+pytestmark = pytest.mark.group("receipt-page")
+
 HOSTILE = "<script>alert(1)</script>\"' onload=x \x1b[31m\n\u202eevil"
 COUNT = 48
 

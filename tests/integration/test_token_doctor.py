@@ -27,6 +27,9 @@ vllm:generation_tokens_total{engine="0",model_name="chat"} 1000.0
 # The exporter's own pod, as a monitor sets it.
 EXPORTER = "{namespace: monitoring, pod: exporter-x}"
 
+# One worker: each would start the fixture.
+pytestmark = pytest.mark.group("token-doctor")
+
 
 def job(name: str, address: str, labels: str, *, honor: bool) -> str:
     return (

@@ -17,6 +17,7 @@ STEPS = 2 * HOUR // STEP
 UNTIL = "2h"
 # Of the engine's counters: input and output.
 VLLM = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+LLAMA = ("llamacpp:prompt_tokens_total", "llamacpp:tokens_predicted_total")
 
 
 @dataclass
@@ -125,6 +126,13 @@ def clusters() -> Iterator[Cluster]:
         .pod("dec", 400, "1")
         .tokens("dec", 1_000_000, 500_000)
     )
+    # Prompt tokens of llama.cpp are without cached ones, which older versions do not count.
+    llama = Cluster("llama").pod("new", 200, "0").pod("old", 200, "1")
+    for pod in ("new", "old"):
+        llama.tokens(pod, 1_000_000, 1_000_000, LLAMA, model_name=pod)
+    cached, target = "llamacpp:prompt_tokens_cached_total", {"job": "engines", "instance": "new:8000"}
+    rate = f"0+{2_000_000 * STEP / HOUR!r}x{STEPS}"
+    yield llama.counter(cached, rate, model_name="new", **target, namespace="s", pod="new")
     yield Cluster("nothing").pod("p", 60, "0").tokens("p", 0, 0)
     born = Cluster("born").pod("p", 100, "0")
     half = STEPS // 2
@@ -157,7 +165,12 @@ EXPECTED: dict[str, dict[tuple[str, str], float]] = {
         # Pods of both roles: the model's output has one token of each prefill, too.
         ("prefill", "m"): 4.311,
     },
-    PER_TOKEN: {("plain", "m"): 0.18, ("replica", "m"): 0.234},
+    PER_TOKEN: {
+        ("plain", "m"): 0.18,
+        ("replica", "m"): 0.234,
+        ("llama", "new"): 0.18,
+        ("llama", "old"): 0.36,
+    },
     COST: {("plain", "m"): 2.06, ("replica", "m"): 4.078, ("parallel", "m"): 16.24},
     # One token a second of each replica; that of summed counters would fall to 0.
     OUTPUT: {("restart", "m"): 2.0},

@@ -39,6 +39,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
 OTHER_COMMAND = re.compile(r"\b(?:docker|helm|kubectl|nvidia-smi|pip|python|wsl) [^`]*")
 CONTAINERS = "--cap-add --cgroup-parent --cgroupns --cgroups --device --network --pid --privileged --volume"
 PROMETHEUS = "--agent --config.file --enable-feature --storage.agent.path --web.enable-remote-write-receiver"
+LIMITS = "--query.max-samples --query.timeout --store.limits.request-samples --store.limits.request-series"
 OTHERS = (
     # Inference servers.
     "--enable-metrics --metrics "
@@ -46,6 +47,7 @@ OTHERS = (
     " --replicas --require-hashes"
     # Of sacct, and of the API server.
     " --delimiter --event-ttl"
+    " --reuse-values --sb-state --version"
 )
 CSS = "--bar --box --edge --hole --ink --line --note --note-text --paper --soft --strong"
 PLACEHOLDERS = "--a.b-c --flag --name --web.limits"
@@ -85,7 +87,7 @@ def test_flags_in_messages_are_flags_of_a_command() -> None:
 
 def unknown_flags(texts: Iterable[str]) -> set[str]:
     named = {flag for text in texts for flag in FLAG.findall(OTHER_COMMAND.sub("", text))}
-    allowed = f"{CONTAINERS} {PROMETHEUS} {OTHERS} {CSS} {PLACEHOLDERS} --reuse-values --sb-state --version"
+    allowed = f"{CONTAINERS} {PROMETHEUS} {LIMITS} {OTHERS} {CSS} {PLACEHOLDERS}"
     return named - set(allowed.split()) - frozenset().union(*map(flags_of, COMMANDS))
 
 

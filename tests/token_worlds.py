@@ -6,10 +6,15 @@ that each amount is exact.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from running import Prometheus, free_port
 
 HOUR, SCRAPE = 3600, 60
 # The hour of the examples; counters exist from an hour before to half an hour after it.
@@ -190,3 +195,17 @@ def openmetrics(clusters: Sequence[ServingCluster]) -> str:
         kind = "counter" if counter else "unknown"
         families.append("\n".join((f"# TYPE {name.removesuffix('_total')} {kind}", *samples)))
     return "\n".join((*families, "# EOF\n"))
+
+
+@contextmanager
+def stored(clusters: Sequence[ServingCluster], folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus that has the samples of these clusters."""
+    file = folder / "tokens.om"
+    file.write_text(openmetrics(clusters))
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
+    subprocess.run(command, check=True, capture_output=True)
+    prometheus = Prometheus(folder, "global: {}\n", free_port())
+    try:
+        yield prometheus
+    finally:
+        prometheus.stop()

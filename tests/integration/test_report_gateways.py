@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,7 +17,7 @@ from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.token_diagnosis import TokenJoin
 from gpuledger.cli.main import main
 from gpuledger.ledger.report.tokens.settings import TokenSettings
-from running import Prometheus, free_port
+from running import Prometheus
 from token_worlds import (
     BEGIN,
     END,
@@ -29,9 +28,9 @@ from token_worlds import (
     Value,
     between,
     linear,
-    openmetrics,
     restarted,
     stepped,
+    stored,
 )
 
 pytestmark = pytest.mark.group("tokens")
@@ -125,16 +124,8 @@ def clusters() -> list[ServingCluster]:
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus with all clusters."""
-    folder = tmp_path_factory.mktemp("gateways")
-    file = folder / "tokens.om"
-    file.write_text(openmetrics(clusters()))
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
-    subprocess.run(command, check=True, capture_output=True)
-    real = Prometheus(folder, "global: {}\n", free_port())
-    try:
-        yield real
-    finally:
-        real.stop()
+    with stored(clusters(), tmp_path_factory.mktemp("gateways")) as prometheus:
+        yield prometheus
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -23,9 +22,9 @@ from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.token_diagnosis import TokenJoin
 from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.model.checks import Verdict
-from running import Prometheus, free_port, gpuledger
+from running import Prometheus, gpuledger
 from token_examples import NAMES, clusters
-from token_worlds import BEGIN, END, openmetrics
+from token_worlds import BEGIN, END, stored
 
 pytestmark = pytest.mark.group("tokens")
 
@@ -33,16 +32,8 @@ pytestmark = pytest.mark.group("tokens")
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus with all clusters."""
-    folder = tmp_path_factory.mktemp("tokens")
-    file = folder / "tokens.om"
-    file.write_text(openmetrics(clusters()))
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
-    subprocess.run(command, check=True, capture_output=True)
-    real = Prometheus(folder, "global: {}\n", free_port())
-    try:
-        yield real
-    finally:
-        real.stop()
+    with stored(clusters(), tmp_path_factory.mktemp("tokens")) as prometheus:
+        yield prometheus
 
 
 def report(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from threading import Thread
 from threading import enumerate as threads
@@ -34,9 +33,6 @@ UNIT = Path(__file__).parent / "unit"
 # The groups that take longest. They start first: a worker that began one late would still run when the others
 # have finished.
 LONGEST = ("three-days", "page", "page-live", "monitors", "fleet", "grafana", "stack-queries", "access")
-# Integration tests wait for other programs, unit tests use the CPU: in turn, neither leaves the cores idle.
-# This part of the unit tests comes after the last integration test, so that no long wait is at the end.
-TAIL = 0.25
 # Unit tests that would keep one worker busy for long: they are distributed one by one, after all groups.
 SPREAD = ("node/test_faults_driver.py", "node/test_faults_machine.py")
 
@@ -52,7 +48,7 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Distribute unit tests by file, so that fixtures of a module run once; start with what takes longest."""
 
     @cache
@@ -69,29 +65,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return LONGEST.index(group.args[0]) if group and group.args[0] in LONGEST else len(LONGEST)
 
     items.sort(key=place)
-    if config.getoption("workers") > 1:
-        # Not imported before pytest loads it as a plugin.
-        from workers import grouped
-
-        items[:] = in_turn(grouped(items), lambda item: bool(unit_file(item.path)))
-
-
-def in_turn(groups: Sequence[list[pytest.Item]], is_unit: Callable[[pytest.Item], bool]) -> list[pytest.Item]:
-    """The tests of these groups: the longest, unit tests between others, the spread; each in its order."""
-    first = [group for group in groups if _name(group) in LONGEST]
-    last = [group for group in groups if is_unit(group[0]) and _name(group) is None]
-    between = [group for group in groups if group not in first and group not in last]
-    units, others = ([group for group in between if is_unit(group[0]) is kind] for kind in (True, False))
-    share = 1.0 - TAIL
-    places = [(place / len(units), group) for place, group in enumerate(units)]
-    places += [(share * place / len(others), group) for place, group in enumerate(others)]
-    places.sort(key=itemgetter(0))
-    return [item for group in (*first, *(group for _, group in places), *last) for item in group]
-
-
-def _name(group: Sequence[pytest.Item]) -> object:
-    mark = group[0].get_closest_marker("group")
-    return mark.args[0] if mark else None
 
 
 @pytest.fixture(autouse=True)

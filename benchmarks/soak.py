@@ -17,8 +17,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 
@@ -53,15 +54,15 @@ TABLE = (
 
 
 @contextmanager
-def changing(churn: Churn) -> Iterator[None]:
-    """Run steps in a thread at RATE; steps that are late are not made up for."""
+def repeating(name: str, pause: float, step: Callable[[], None]) -> Iterator[None]:
+    """Run a step after each pause, in seconds, in a thread; steps that are late are not made up for."""
     done = Event()
 
-    def step() -> None:
-        while not done.wait(1 / RATE):
-            churn.step()
+    def run() -> None:
+        while not done.wait(pause):
+            step()
 
-    thread = Thread(target=step, name="churn")
+    thread = Thread(target=run, name=name)
     thread.start()
     try:
         yield
@@ -88,24 +89,15 @@ def simulated_source(folder: Path) -> str:
     return f"simulator:{scenario}"
 
 
-@contextmanager
-def acting(users: Users) -> Iterator[None]:
-    """Let users act in a thread; `users.failure` is what one of their actions raised."""
-    done = Event()
+def acting(users: Users) -> AbstractContextManager[None]:
+    """Let users act in a thread; `users.failure` is what one of their actions raised, which ends them."""
+    numbers = count()
 
     def act() -> None:
-        number = 0
-        while not done.wait(USER_PAUSE) and not users.failure:
-            users.act(runs_command=number % (COMMAND_PAUSE // USER_PAUSE) == 0)
-            number += 1
+        if not users.failure:
+            users.act(runs_command=next(numbers) % (COMMAND_PAUSE // USER_PAUSE) == 0)
 
-    thread = Thread(target=act, name="users")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    return repeating("users", USER_PAUSE, act)
 
 
 def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
@@ -128,7 +120,7 @@ def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
         stack.callback(fleet.stop)
         wait_until(lambda: fleet.get("/api/v1/fleet").text.count('"revision"') >= 1, "the fleet")
         users = Users(nodes["simulator"], folder / "simulator.sock")
-        with changing(churn), acting(users):
+        with repeating("churn", 1 / RATE, churn.step), acting(users):
             found = observe(nodes, fleet, users, churn, seconds)
         for server in (fleet, *nodes.values()):
             assert server.stop() == 0

@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from alert_page import STEP, Series, exposition, rules_of, specs
 from alert_scenarios import SCENARIOS, Scenario
 from busy_fleet import fleet_series
 from dashboards import AGENTS, substituted
-from running import PATIENCE, assert_each, get, victoria_metrics
+from running import PATIENCE, assert_each, failures, get, victoria_metrics
 from stack import RULES, copy_rules
 
 pytestmark = pytest.mark.group("alert-scenarios")
@@ -37,6 +37,8 @@ REPLAYS = (
     ("use", "tokens", "activity"),
     ("activity",),
 )
+# Evaluated again where a link was late.
+CHAINS = 3 * (("recording", "hardware", "tokens"), ("use", "tokens", "activity"), ("activity",))
 ALERTS = {str(rule["alert"]) for rule in rules_of() if "alert" in rule}
 
 
@@ -196,16 +198,47 @@ def test_a_healthy_busy_fleet_fires_nothing(tmp_path: Path) -> None:
     check_busy_fleet(tmp_path, 6)
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """A VictoriaMetrics, the begin of all scenarios in it, and a folder for their rules."""
+
+    url: str
+    begins: int
+    folder: Path
+
+    def replay(self, names: Iterable[str]) -> None:
+        """Evaluate these files of rules over all scenarios; raises if vmalert fails."""
+        files = {Path(file).stem: file for file in copy_rules(self.folder, "1m")}
+        within = (self.begins, self.begins + 100 * 60)
+        begin, end = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in within)
+        command = [
+            "vmalert",
+            *(f"-rule={files[name]}" for name in names),
+            f"-datasource.url={self.url}",
+            f"-remoteWrite.url={self.url}",
+            "-replay.rulesDelay=10ms",
+            f"-replay.timeFrom={begin}",
+            f"-replay.timeTo={end}",
+            f"-datasource.queryStep={STEP}s",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stderr[-4000:]
+        get(f"{self.url}/internal/force_flush")
+
+
 @pytest.fixture(scope="module")
-def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """The URL of a VictoriaMetrics with all scenarios and the alerts that vmalert found, and their begin."""
-    begins = int(time.time() // 3600 - 3) * 3600
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluated]:
+    """A VictoriaMetrics with all scenarios, and with what vmalert recorded and found."""
     folder = tmp_path_factory.mktemp("rules")
     with victoria_metrics("-search.disableCache") as url:
+        found = Evaluated(url, int(time.time() // 3600 - 3) * 3600, folder)
         scenarios = (one for scenario in SCENARIOS for one in scenario.series())
-        pages = exposition((*scenarios, *every_family_of_agent_and_operator()), begins)
-        replay(url, folder, pages, begins, begins + 100 * 60)
-        yield url, begins
+        pages = exposition((*scenarios, *every_family_of_agent_and_operator()), found.begins)
+        httpx.post(f"{url}/api/v1/import/prometheus", content=pages, timeout=PATIENCE).raise_for_status()
+        get(f"{url}/internal/force_flush")
+        for names in REPLAYS:
+            found.replay(names)
+        yield found
 
 
 def every_family_of_agent_and_operator() -> Iterator[Series]:
@@ -219,8 +252,8 @@ def every_family_of_agent_and_operator() -> Iterator[Series]:
                 yield Series(name, {**PANELS, **labels}, "0+1x200" if spec.type == "counter" else "1x200")
 
 
-def test_every_query_of_the_dashboard_of_agents_returns_data(evaluated: tuple[str, int]) -> None:
-    url, begins = evaluated
+def test_every_query_of_the_dashboard_of_agents_returns_data(evaluated: Evaluated) -> None:
+    url, begins = evaluated.url, evaluated.begins
     queries = [
         target["expr"] for panel in AGENTS["panels"] if panel["type"] != "row" for target in panel["targets"]
     ]
@@ -238,43 +271,25 @@ def test_every_query_of_the_dashboard_of_agents_returns_data(evaluated: tuple[st
     assert_each(queries, lambda query: has_data(query, "nowhere", expected=False))
 
 
-def replay(url: str, folder: Path, pages: str, begins: int, ends: int) -> None:
-    """Import samples and evaluate all rules: records first, then what reads them."""
-    httpx.post(f"{url}/api/v1/import/prometheus", content=pages, timeout=PATIENCE).raise_for_status()
-    get(f"{url}/internal/force_flush")
-    within = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (begins, ends)]
-    files = {Path(file).stem: file for file in copy_rules(folder, "1m")}
-    for names in REPLAYS:
-        rules = [f"-rule={files[name]}" for name in names]
-        command = [
-            "vmalert",
-            *rules,
-            f"-datasource.url={url}",
-            f"-remoteWrite.url={url}",
-            "-replay.rulesDelay=10ms",
-        ]
-        command += [
-            f"-replay.timeFrom={within[0]}",
-            f"-replay.timeTo={within[1]}",
-            f"-datasource.queryStep={STEP}s",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr[-4000:]
-        get(f"{url}/internal/force_flush")
-
-
 def firing(url: str, query: str, at: int) -> set[str]:
     form = {"query": query, "time": at, "nocache": 1}
     rows = get(f"{url}/api/v1/query", params=form).json()["data"]["result"]
     return {row["metric"]["alertname"] for row in rows}
 
 
-def test_vmalert_fires_the_same(evaluated: tuple[str, int]) -> None:
-    url, begins = evaluated
+def test_vmalert_fires_the_same(evaluated: Evaluated) -> None:
+    """A rule misses a record that VictoriaMetrics shows late, until the rule is evaluated again.
+
+    An alert that fired wrongly stays: more evaluations only add.
+    """
+    url, begins = evaluated.url, evaluated.begins
 
     def is_same(scenario: Scenario) -> None:
         query = f'last_over_time(ALERTS{{alertstate="firing",cluster="{scenario.name}"}}[90s])'
         found = {minute: firing(url, query, begins + minute * 60) for minute in scenario.firing}
         assert found == {minute: set(names.split()) for minute, names in scenario.firing.items()}
 
+    for names in CHAINS:
+        if failures(SCENARIOS, is_same):
+            evaluated.replay(names)
     assert_each(SCENARIOS, is_same)

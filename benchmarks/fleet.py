@@ -104,7 +104,7 @@ def snapshot(node: int, variant: int) -> bytes:
     ]
     body = {
         "version": "v1",
-        "gpuledger": "0.1.0",
+        "gpuledger": "0.2.0",
         "node": f"gpu-{node:03}",
         "unix": time.time(),
         "tick": variant,

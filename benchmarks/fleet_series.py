@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 from pathlib import Path
 
 import yaml
@@ -191,13 +192,25 @@ def _other(one: Series, at: int) -> float:
 
 
 class Fleet:
-    """All series of a fleet, as lines for VictoriaMetrics's /api/v1/import."""
+    """All series of a fleet, as lines for VictoriaMetrics's /api/v1/import.
+
+    Nodes of a kind have the same series but for `texts`.
+    """
 
     def __init__(self, template: Template, nodes: int, gpus: int, begins: int, seconds: int) -> None:
         self.nodes, self.gpus, self.begins, self.seconds = nodes, gpus, begins, seconds
         self._template = template
         self._records = read_records()
-        self._texts: dict[tuple[int, int, int, int], str] = {}
+        self._written: dict[tuple[int, int, int, int], str] = {}
+
+    @property
+    def kinds(self) -> int:
+        """The number of different nodes, which follow in turn."""
+        return PROFILES // gcd(self.gpus, PROFILES)
+
+    def texts(self, node: int) -> tuple[str, str, str, str]:
+        """What only its labels have: its name, the first parts of its uuids and pods, and its namespace."""
+        return f"gpu-{node:04}", f"GPU-{node:08x}-", f"train-{node:04}-", f"team-{node % NAMESPACES:02}"
 
     def counts(self) -> dict[str, int]:
         """Series and samples, without what rules record."""
@@ -231,32 +244,23 @@ class Fleet:
         )
         return 1000 * joules, 1_000_000 * (last - first) * self.nodes * self.gpus
 
-    def lines(self) -> Iterator[str]:
-        """All series, one JSON document each, with the records."""
-        for node in range(self.nodes):
-            target = {
-                "job": "gpuledger",
-                "instance": f"10.{node >> 8}.{node & 255}.1:9400",
-                "node": f"gpu-{node:04}",
-            }
-            for number in range(self.gpus):
-                clock = self._clocks[(node * self.gpus + number) % PROFILES]
-                uuid = {"uuid": f"GPU-{node:08x}-{number:04x}"}
+    def lines(self, node: int) -> Iterator[str]:
+        """The series of a node, one JSON document each, with the records."""
+        name, cards, pods, namespace = self.texts(node)
+        target = {"job": "gpuledger", "instance": f"{name}:9400", "node": name}
+        for number in range(self.gpus):
+            clock = self._clocks[(node * self.gpus + number) % PROFILES]
+            uuid = {"uuid": f"{cards}{number:04x}"}
+            for place, one in enumerate(self._template.series):
+                if one.kind == "gpu" or (one.kind == "node" and not number):
+                    given = dict(uuid, gpu=str(number)) if one.kind == "gpu" else {}
+                    first = self._first(one.name)
+                    yield from self._series(place, one, clock, {**target, **given}, first, self.seconds)
+            for turn, (first, last) in enumerate(clock.sessions(self.seconds)):
+                owner = {"namespace": namespace, "pod": f"{pods}{number}-{turn}", "pid": str(1000 + turn)}
                 for place, one in enumerate(self._template.series):
-                    if one.kind == "gpu" or (one.kind == "node" and not number):
-                        given = dict(uuid, gpu=str(number)) if one.kind == "gpu" else {}
-                        first = self._first(one.name)
-                        yield from self._series(place, one, clock, {**target, **given}, first, self.seconds)
-                for turn, (first, last) in enumerate(clock.sessions(self.seconds)):
-                    owner = {
-                        "namespace": f"team-{node % NAMESPACES}",
-                        "pod": f"train-{node}-{number}-{turn}",
-                        "pid": str(1000 + turn),
-                        **uuid,
-                    }
-                    for place, one in enumerate(self._template.series):
-                        if one.kind == "session":
-                            yield from self._series(place, one, clock, {**target, **owner}, first, last)
+                    if one.kind == "session":
+                        yield from self._series(place, one, clock, {**target, **owner, **uuid}, first, last)
 
     def _first(self, name: str) -> int:
         """The first time for which a series of a GPU or node is imported."""
@@ -278,12 +282,12 @@ class Fleet:
     def _samples(self, place: int, one: Series, clock: Clock, first: int, last: int) -> str:
         """Values and times as JSON. All GPUs of a profile share them."""
         key = (place, clock.profile, first, last)
-        if key not in self._texts:
+        if key not in self._written:
             times = range(first, last + 1, STEP)
             values = [clock.value(one, at, first) for at in times]
             stamps = [(self.begins + at) * 1000 for at in times]
-            self._texts[key] = f'"values":{json.dumps(values)},"timestamps":{json.dumps(stamps)}'
-        return self._texts[key]
+            self._written[key] = f'"values":{json.dumps(values)},"timestamps":{json.dumps(stamps)}'
+        return self._written[key]
 
 
 def _document(name: str, labels: Mapping[str, str], samples: str) -> str:

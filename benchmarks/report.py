@@ -9,7 +9,6 @@ detail. Each row is wall time and peak resident memory of a separate process, as
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from command_usage import CommandUsage, run_command
 from tables import create_parser, describe_machine, print_table
 
 ROOT = Path(__file__).parent.parent
@@ -290,19 +290,12 @@ def write_time_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], i
     books.executemany("INSERT INTO hour_gpu_time VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
-def run_command(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
-    """Run a command and return its wall time in seconds and its peak memory in MiB."""
+def measure(folder: Path, words: tuple[str, ...]) -> CommandUsage:
+    """Run a command on the ledger in this folder."""
     program = [sys.executable, "-c", "from gpuledger.cli.main import main; raise SystemExit(main())"]
-    began = time.perf_counter()
-    child = os.fork()
-    if not child:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        os.execve(sys.executable, [*program, *words, "--state-dir", str(folder)], environment)
-    _, status, used = os.wait4(child, 0)
-    assert status == 0, words
-    return time.perf_counter() - began, used.ru_maxrss * 1024 / MIB
+    used = run_command([*program, *words, "--state-dir", str(folder)], {"PYTHONPATH": str(ROOT / "src")})
+    assert used.status == 0, words
+    return used
 
 
 def main() -> None:
@@ -315,8 +308,9 @@ def main() -> None:
         size = (folder / "gpuledger.db").stat().st_size / MIB
         rows = []
         for title, words in COMMANDS.items():
-            runs = [run_command(folder, words) for _ in range(3)]
-            rows.append(Figures(title, median(run[0] for run in runs), median(run[1] for run in runs)))
+            runs = [measure(folder, words) for _ in range(3)]
+            seconds, memory = median(run.seconds for run in runs), median(run.memory for run in runs)
+            rows.append(Figures(title, seconds, memory))
     many = GPUS * HOURS * PER_HOUR
     lines = [
         f"Measured on {describe_machine()}; {many:,} sessions, {DAYS} days of hours, "

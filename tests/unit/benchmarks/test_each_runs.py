@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +179,7 @@ def test_the_series_of_a_large_fleet_balance(benchmark: Benchmark) -> None:
     fleet = series.Fleet(series.Template(_NODE_PAGE), nodes, gpus, begins, hours * series.HOUR)
     rises: dict[tuple[str, str], int] = {}
     samples = 0
-    for line in fleet.lines():
+    for line in chain.from_iterable(map(fleet.lines, range(nodes))):
         one = json.loads(line)
         name, is_recorded = one["metric"]["__name__"], ":" in one["metric"]["__name__"]
         assert is_recorded is ("instance" not in one["metric"])
@@ -197,6 +199,33 @@ def test_the_series_of_a_large_fleet_balance(benchmark: Benchmark) -> None:
     assert fleet.counts()["samples"] == samples
 
 
+def test_nodes_of_a_kind_differ_by_their_texts_only(benchmark: Benchmark) -> None:
+    series = benchmark("fleet_series")
+    fleet = series.Fleet(series.Template(_NODE_PAGE), 40, 8, 0, 26 * series.HOUR)
+    assert fleet.kinds == 3
+    for node in (4, 39):
+        lines = "".join(fleet.lines(node % fleet.kinds))
+        for old, new in zip(fleet.texts(node % fleet.kinds), fleet.texts(node), strict=True):
+            lines = lines.replace(old, new)
+        assert lines == "".join(fleet.lines(node))
+    assert "".join(fleet.lines(0)).replace(*fleet.texts(0)[:1], *fleet.texts(1)[:1]) != "".join(
+        fleet.lines(1)
+    )
+
+
+def test_a_copy_of_a_node_has_other_labels_and_the_same_samples(benchmark: Benchmark) -> None:
+    copies = benchmark("fleet_copies")
+    blocks = [(b"a\x01node\x01n1\x01", b"n1 is a sample"), (b"b\x01uuid\x01c1-0\x01", b"")]
+
+    def exported(blocks: list[tuple[bytes, bytes]]) -> bytes:
+        parts = (len(part).to_bytes(4, "big") + part for block in blocks for part in block)
+        return b"from 0 to 7 days" + b"".join(parts)
+
+    renamed = [(b"a\x01node\x01n1000\x01", b"n1 is a sample"), (b"b\x01uuid\x01c1000-0\x01", b"")]
+    node = copies.NodeBlocks(exported(blocks), ["n1", "c1-"])
+    assert node.copy(["n1000", "c1000-"]) == exported(renamed)
+
+
 def test_the_table_of_a_large_fleet_says_whether_a_total_is_exact(
     benchmark: Benchmark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,9 +240,8 @@ def test_the_table_of_a_large_fleet_says_whether_a_total_is_exact(
     day = fleet.truth(series.HOUR, 25 * series.HOUR)
     totals = iter((day, (day[0] + 1, day[1]), day))
     monkeypatch.setattr(scale, "measure_dashboard", measure)
-    monkeypatch.setattr(
-        scale, "measure_report", lambda *given: scale.Report(1.0, 2.0, 3.0, 4.0, 5.0, 6, next(totals))
-    )
+    used = benchmark("command_usage").CommandUsage(0, 1.0, 2.0, 3.0, "")
+    monkeypatch.setattr(scale, "measure_report", lambda *given: scale.Report(used, 4.0, 5.0, 6, next(totals)))
     lines = list(scale.table(fleet, "http://nowhere", None))
     assert {recorded for _, _, recorded in ranges} == {True, False}
     assert {seconds for _, seconds, _ in ranges} == {6 * series.HOUR, series.DAY}
@@ -223,6 +251,16 @@ def test_the_table_of_a_large_fleet_says_whether_a_total_is_exact(
         f"off: {(day[0] + 1, day[1])} |",
         "exact |",
     ]
+
+
+def test_memory_of_a_command_is_not_that_of_the_program_that_starts_it(benchmark: Benchmark) -> None:
+    command_usage = benchmark("command_usage")
+    command = [sys.executable, "-c", "print('done'); raise SystemExit(3)"]
+    before = command_usage.run_command(command)
+    ballast = bytes(100 << 20)[:-1] + b"1"
+    after = command_usage.run_command(command)
+    assert (before.status, before.output) == (3, "done\n") and before.memory > 1
+    assert after.memory < before.memory + len(ballast) / 2 / (1 << 20)
 
 
 def test_a_dashboard_can_be_measured_without_recording_rules(benchmark: Benchmark) -> None:

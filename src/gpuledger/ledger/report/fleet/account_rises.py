@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuledger.ledger.report.fleet.inventory import DuplicateTargets, Inventory
-from gpuledger.ledger.report.fleet.rises import Rise, Rises
+from gpuledger.ledger.report.fleet.rises import Rise, Rises, add_rise
 from gpuledger.ledger.report.fleet.scraped import (
     ENERGY,
     GPU_TIME,
@@ -128,7 +128,7 @@ class AccountRises:
         gpu_rises, found = self._rise(part, duplicates, self.totals.rises, self.accounts.rises)
         for rises, sums in ((found, self.by_quarter[quarter]), (gpu_rises, self.totals_by_quarter[quarter])):
             for name, gained in rises.items():
-                sums[name] = sums.get(name, Rise()).plus(gained)
+                add_rise(sums, name, gained)
         if self.began is None:
             self.began = self._names(labels for labels, _ in part.accounts.get("alive", ()))
         for (uuid,), gained in gpu_rises.items():

@@ -134,12 +134,23 @@ def _middle(one: Rise, other: Rise) -> Rise:
 class _CounterValue:
     """The last value of a counter: one of `values`; `ambiguous` if it is unknown which one.
 
-    `last_values` is the last value of each target.
+    `exported` is the last value of each of `targets`. Two tuples are smaller than a dict: a month of a large
+    fleet has millions of counters, nearly all with one target.
     """
 
-    last_values: Mapping[Target, float] = field(default_factory=dict)
+    targets: tuple[Target, ...] = ()
+    exported: tuple[float, ...] = ()
     values: tuple[float, ...] = ()
     ambiguous: bool = False
+
+    @classmethod
+    def of(
+        cls, pieces: Mapping[Target, SeriesWindow], values: tuple[float, ...] = (), *, ambiguous: bool = False
+    ) -> _CounterValue:
+        """The value after these pieces: any of those exported, unless `values` are given."""
+        exported = tuple(piece.last for piece in pieces.values())
+        # One object if they are equal.
+        return cls(tuple(pieces), values if values == exported else exported, values or exported, ambiguous)
 
 
 @dataclass(slots=True)
@@ -156,8 +167,7 @@ class Rises:
     def begin(self, before: SeriesWindows) -> None:
         """Take the last values before the first range."""
         for name, pieces in before.items():
-            last_values = _last_values(pieces)
-            self._values[name] = _CounterValue(last_values, tuple(last_values.values()))
+            self._values[name] = _CounterValue.of(pieces)
 
     def add(
         self,
@@ -173,7 +183,7 @@ class Rises:
         found = {}
         for name, pieces in windows.items():
             found[name], self._values[name] = self._gained(name, pieces, shared(name), new=born(name))
-            self.total[name] = self.total.get(name, Rise()).plus(found[name])
+            add_rise(self.total, name, found[name])
         return found
 
     def copy(self) -> Rises:
@@ -189,11 +199,12 @@ class Rises:
             new = False
         bases = (0.0,) if new else before.values
         floor, gained, taken = min(bases, default=inf), Rise(), list[SeriesWindow]()
+        exported = dict(zip(before.targets, before.exported, strict=True))
         # Known targets first; of consecutive targets, the higher value is the later one.
-        for target in sorted(pieces, key=lambda one: (one not in before.last_values, pieces[one].least, one)):
+        for target in sorted(pieces, key=lambda one: (one not in exported, pieces[one].least, one)):
             piece = pieces[target]
             base = _base(piece, bases)
-            own = base if new or taken else before.last_values.get(target, base)
+            own = base if new or taken else exported.get(target, base)
             # A reset is relative to the last value from the same target.
             more = compute_rise(piece, own if piece.resets else base, born=new)
             if before.ambiguous and own != base:
@@ -203,11 +214,13 @@ class Rises:
             gained = gained.plus(more)
             taken.append(piece)
             bases, new = _values_after(piece, bases, more), False
-        return gained, _CounterValue(_last_values(pieces), bases, gained.ambiguous)
+        return gained, _CounterValue.of(pieces, bases, ambiguous=gained.ambiguous)
 
 
-def _last_values(pieces: Mapping[Target, SeriesWindow]) -> Mapping[Target, float]:
-    return {target: piece.last for target, piece in pieces.items()}
+def add_rise(sums: dict[Name, Rise], name: Name, gained: Rise) -> None:
+    """Add a rise to the sum of its counter. The first one is the sum itself: most counters have no other."""
+    known = sums.get(name)
+    sums[name] = known.plus(gained) if known else gained
 
 
 def _base(piece: SeriesWindow, bases: Collection[float]) -> float | None:

@@ -106,10 +106,16 @@ def combine_windows(
     answers: Mapping[str, Vector], name_of: Callable[[Labels], Name], dropped: Dropped = frozenset()
 ) -> SeriesWindows:
     """Combine answers, by field of SeriesWindow, to windows by `name_of` the series and target."""
-    fields = {name: {_series(labels): value for labels, value in answers[name]} for name in answers}
+    fields = {
+        name: {_series(labels): value for labels, value in answers.get(name, ())}
+        for name in SeriesWindow._fields[1:]
+    }
     found: dict[Name, dict[Target, SeriesWindow]] = defaultdict(dict)
+    # One tuple for all series of a target: the last values of counters keep it.
+    targets: dict[Target, Target] = {}
     for labels, last in answers["last"]:
         series, target = _series(labels), target_of(labels)
+        target = targets.setdefault(target, target)
         least = fields["least"].get(series)
         name = name_of(labels)
         if least is None or (name[0], target) in dropped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import inf
@@ -283,3 +284,16 @@ def test_samples_between_two_queries_do_not_make_an_impossible_window(resets: in
     answers = {word: [(labels, value)] for word, value in windows.items()}
     ((window,),) = ([*one.values()] for one in LabelResolver().windows(answers, ("uuid",)).values())
     assert (window.last, window.least, window.highest) == (150.0, 150.0, highest)
+
+
+def test_a_counter_is_kept_in_few_bytes_because_a_month_has_millions() -> None:
+    count = 2000
+    windows = {(f"GPU-{n}",): {HERE: SeriesWindow(n + 0.5, 0.25)} for n in range(count)}
+    rises = Rises()
+    tracemalloc.start()
+    try:
+        rises.add(windows, lambda _: True)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept / count < 450

@@ -51,7 +51,7 @@ class Entries:
     """Entries by quarter, of these Gpus."""
 
     gpus: Sequence[Gpu] = (H100, H100_TOO, A100)
-    times: list[GpuTime] = field(default_factory=list)
+    times: list[tuple[int, GpuTime]] = field(default_factory=list)
     energy: list[tuple[int, EnergyEntry]] = field(default_factory=list)
 
     def time(
@@ -67,7 +67,7 @@ class Entries:
         whole = GpuPart(device.uuid, device.name)
         party, account = (None, who) if isinstance(who, str) else (who, "owner")
         other = allocation if residence is None else residence
-        self.times.append(GpuTime(quarter, part or whole, account, party, False, allocation, other))
+        self.times.append((quarter, GpuTime(part or whole, account, party, False, allocation, other)))
 
     def joules(
         self, quarter: int, device: Gpu, shares: Mapping[Party, int], *, idle: int = 0, unobserved: int = 0
@@ -87,7 +87,7 @@ class Entries:
     ) -> UsageReport:
         """The report of these parts of the range; by default of everything."""
         if parts is None:
-            quarters = [time.quarter for time in self.times] + [quarter for quarter, _ in self.energy]
+            quarters = [quarter for quarter, _ in (*self.times, *self.energy)]
             parts = [ReportPart(min(quarters), max(quarters) + 4, "")]
         begins, ends = parts[0].begins, parts[-1].ends
         spread = given.idle == SPREAD
@@ -101,8 +101,8 @@ class Entries:
             for quarter, energy in self.energy:
                 if segment.since <= quarter < segment.until:
                     tally.add_energy(energy)
-            for time in self.times:
-                if segment.since <= time.quarter < segment.until:
+            for quarter, time in self.times:
+                if segment.since <= quarter < segment.until:
                     tally.add_gpu_time(time)
         tally.finish()
         period = Period(begins * QUARTER, ends * QUARTER, begins * QUARTER, ends * QUARTER)
@@ -113,7 +113,7 @@ class Entries:
         self, given: Prices, by: str = "owner", zone: tzinfo = UTC, cuts_around: CutsAround | None = None
     ) -> UsageReport:
         """The report that `--format focus` makes: by Gpu and owner, a part for each UTC day."""
-        quarters = [time.quarter for time in self.times] + [quarter for quarter, _ in self.energy]
+        quarters = [quarter for quarter, _ in (*self.times, *self.energy)]
         around = cuts_around or (lambda quarter: (quarter, quarter))
         parts, _ = split_range(min(quarters), max(quarters) + 4, UTC_DAY, around, zone)
         return self.report(given, focus_keys(by, has_teams=False), parts, zone)

@@ -50,7 +50,7 @@ class Runs:
     device: Device | None = None
     name: str = "python3"
     types: str = "C"
-    sm: float = 0.5
+    sm: float | None = 0.5
 
 
 @dataclass(frozen=True)

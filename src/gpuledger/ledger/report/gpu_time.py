@@ -33,13 +33,12 @@ class GpuPart(NamedTuple):
 
 
 class GpuTime(NamedTuple):
-    """Microseconds of whole Gpus in one account, from the begin of `quarter` on.
+    """Microseconds of whole Gpus in one account.
 
     `account` is owner, or one of the Gpu's own: idle, uncut, unattributed, unobserved, down. `party` is None
     for these. `is_estimate` marks time that rests on an allocation of unknown fraction.
     """
 
-    quarter: int
     part: GpuPart
     account: str
     party: Party | None

@@ -71,10 +71,8 @@ class _Row(NamedTuple):
     residence: int
 
 
-def old_hour_time(
-    quarter: int, gpu: GpuPart, observed: int, devices: Sequence[OldDevice]
-) -> Iterator[GpuTime]:
-    """The watched time of one Gpu from a quarter on, at most an hour, by account.
+def old_hour_time(gpu: GpuPart, observed: int, devices: Sequence[OldDevice]) -> Iterator[GpuTime]:
+    """The watched time of one Gpu in an hour or less, by account.
 
     `observed` are microseconds in which its energy was observed. Time with a process or an Allocation was
     watched too, and it is all that is known of a Gpu without energy.
@@ -104,7 +102,7 @@ def old_hour_time(
     by_residence = round_parts(watched, [row.residence for row in rows], unit)
     for row, allocation, residence in zip(rows, by_allocation, by_residence, strict=True):
         if allocation or residence:
-            yield GpuTime(quarter, *row[:4], allocation, residence)
+            yield GpuTime(*row[:4], allocation, residence)
 
 
 @lru_cache(1024)

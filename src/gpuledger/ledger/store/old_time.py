@@ -43,7 +43,7 @@ _COLLECTED = 4096
 
 
 def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
-    """Sums of the time in these quarters that is older than the time books, all with the quarter `since`."""
+    """Sums of the time in these quarters that is older than the time books."""
     end = until if history.time_from is None else min(history.time_from, until)
     if since >= end:
         return
@@ -57,7 +57,7 @@ def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
     for hour, watched in observed.items():
         if hour not in booked:
             reader.add_hour(hour, (), watched)
-    yield from reader.sums(since)
+    yield from reader.sums()
 
 
 def _presence(history: History, since: int, until: int) -> Iterator[_Presence]:
@@ -148,18 +148,18 @@ class _OldTimeReader:
 
     def _sum_hours(self) -> None:
         for number, *hour in self._hours.values():
-            for _, part, account, party, is_estimate, allocation, residence in old_hour_time(0, *hour):
+            for part, account, party, is_estimate, allocation, residence in old_hour_time(*hour):
                 key = (id(part), account, id(party), is_estimate)
                 both = self._sums.setdefault(key, [part, party, 0, 0])
                 both[2] += number * allocation
                 both[3] += number * residence
         self._hours.clear()
 
-    def sums(self, quarter: int) -> Iterator[GpuTime]:
+    def sums(self) -> Iterator[GpuTime]:
         """The sums of all hours."""
         self._sum_hours()
         for (_, account, _, is_estimate), (part, party, *both) in self._sums.items():
-            yield GpuTime(quarter, part, account, party, is_estimate, *both)
+            yield GpuTime(part, account, party, is_estimate, *both)
 
     def _seconds_left(self, hour: int) -> int:
         """Seconds of the hour, and of a folded one that begins within it, before the end."""

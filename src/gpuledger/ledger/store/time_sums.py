@@ -32,7 +32,7 @@ _MOST_SUMMED = 4096
 
 
 def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]:
-    """The time of all accounts in these quarters that is not 0 by both bases, all with the quarter `since`.
+    """The time of all accounts in these quarters that is not 0 by both bases.
 
     An account can have several entries. The party of an owner without a process has the command NONE_RUNNING.
     """
@@ -40,7 +40,7 @@ def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]
     for part, account, party, is_estimate, *both in history.connection.execute(_FOLDED, (since, until)):
         owner = history.party(party) if account == OWNER else None
         if any(both):
-            yield GpuTime(since, reader.part(part), account, owner, bool(is_estimate), *both)
+            yield GpuTime(reader.part(part), account, owner, bool(is_estimate), *both)
     summed: dict[SplitEntry, list[int]] = {}
     for span in reader.spans(since, until):
         for entry, (allocation, residence) in span.amounts.items():
@@ -48,17 +48,17 @@ def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]
             both[0] += allocation
             both[1] += residence
         if len(summed) >= _MOST_SUMMED:
-            yield from _times(reader, since, summed)
+            yield from _times(reader, summed)
             summed.clear()
-    yield from _times(reader, since, summed)
+    yield from _times(reader, summed)
 
 
-def _times(reader: TimeReader, quarter: int, summed: Mapping[SplitEntry, Sequence[int]]) -> Iterator[GpuTime]:
+def _times(reader: TimeReader, summed: Mapping[SplitEntry, Sequence[int]]) -> Iterator[GpuTime]:
     for entry, (allocation, residence) in summed.items():
         if allocation or residence:
             owner = reader.entry_party(entry.session, entry.owner)
             part = reader.part(entry.part)
-            yield GpuTime(quarter, part, entry.account, owner, entry.is_estimate, allocation, residence)
+            yield GpuTime(part, entry.account, owner, entry.is_estimate, allocation, residence)
 
 
 def gpu_sights(history: History) -> dict[str, tuple[int, int]]:

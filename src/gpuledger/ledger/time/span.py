@@ -53,7 +53,7 @@ class TimeSpan:
 
     def extend(self, ends: int, microseconds: int) -> TimePosting:
         """Add watched time; return the differences."""
-        begins, self.ends = self.ends if self.microseconds else self.begins, ends
+        self.ends = ends
         self.microseconds += microseconds
         before, splits = self.amounts, self.splits
         by_allocation = splits.allocation.shares(self.microseconds)
@@ -64,7 +64,7 @@ class TimeSpan:
         residence = (
             allocation if is_same else [now - then for now, then in zip(by_residence, before[1], strict=True)]
         )
-        return TimePosting(self, begins, ends, microseconds, allocation, residence)
+        return TimePosting(self, microseconds, allocation, residence)
 
 
 class TimePosting(NamedTuple):
@@ -75,8 +75,6 @@ class TimePosting(NamedTuple):
     """
 
     span: TimeSpan
-    begins: int
-    ends: int
     microseconds: int
     allocation: list[int]
     residence: list[int]

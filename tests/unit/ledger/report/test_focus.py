@@ -120,7 +120,8 @@ def test_the_method_is_the_basis_and_who_pays_follows_it() -> None:
 def test_an_unknown_fraction_is_said() -> None:
     entries = Entries()
     entries.time(BEGIN, H100, pod("train"), HOUR)
-    entries.times[0] = entries.times[0]._replace(is_estimate=True)
+    quarter, time = entries.times[0]
+    entries.times[0] = (quarter, time._replace(is_estimate=True))
     (row,) = charges(entries.focus_report(prices(gpu_hour=2)))
     assert row["x_FractionKnown"] == "false"
 

@@ -70,7 +70,7 @@ def books(
         ("idle", None, hour // 2),
         ("down", None, hour // 2),
     ):
-        tally.add_gpu_time(GpuTime(0, part, account, party, party is other, microseconds, microseconds))
+        tally.add_gpu_time(GpuTime(part, account, party, party is other, microseconds, microseconds))
     tally.begin_period(0)
     tally.add_times(TimeEntry(0, one, WHOLE_HOUR, 0, WHOLE_HOUR, WHOLE_HOUR, 1))
     tally.add_times(TimeEntry(4, one, WHOLE_HOUR, WHOLE_HOUR, 0, WHOLE_HOUR, 0))
@@ -256,7 +256,7 @@ def test_every_report_format_matches_its_golden_file(name: str) -> None:
     golden, found = FOLDER / name, SHAPES[name](books())
     if os.environ.get("UPDATE_GOLDENS"):
         golden.write_text(found, "utf-8")
-    assert found == golden.read_text("utf-8")
+    assert found == golden.read_text("utf-8"), "is the new one right? run `make goldens`"
 
 
 def test_a_total_that_is_rounded_up_adds_to_the_largest_remainder() -> None:

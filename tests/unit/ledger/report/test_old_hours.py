@@ -24,7 +24,7 @@ def pod(name: str, container: str = "main", command: str = "python3") -> Party:
 
 def split(parties: list[PresentParty], observed: int = 60) -> dict[str, tuple[float, float]]:
     """Seconds by allocation and by residence, by pod or account."""
-    return summed(old_hour_time(0, GPU, observed * SECOND, [OldDevice(GPU, parties)]))
+    return summed(old_hour_time(GPU, observed * SECOND, [OldDevice(GPU, parties)]))
 
 
 def summed(times: object) -> dict[str, tuple[float, float]]:
@@ -73,7 +73,7 @@ def test_each_second_is_split_once(
 
 def test_time_that_rests_on_an_allocation_is_an_estimate_and_without_a_process_says_so() -> None:
     held = PresentParty(pod("a", command=""), 0, MINUTE)
-    (time, _) = old_hour_time(0, GPU, 60 * SECOND, [OldDevice(GPU, [held])])
+    (time, _) = old_hour_time(GPU, 60 * SECOND, [OldDevice(GPU, [held])])
     assert time.is_estimate
     assert time.party is not None
     assert time.party.command == NONE_RUNNING
@@ -82,7 +82,7 @@ def test_time_that_rests_on_an_allocation_is_an_estimate_and_without_a_process_s
 def test_containers_of_an_owner_share_equally() -> None:
     parties = [PresentParty(pod("a", name), MINUTE, 0) for name in ("one", "two")]
     parties.append(PresentParty(pod("a", "two", "bash"), MINUTE, 0))
-    times = old_hour_time(0, GPU, 60 * SECOND, [OldDevice(GPU, parties)])
+    times = old_hour_time(GPU, 60 * SECOND, [OldDevice(GPU, parties)])
     found = {
         (time.party.owner.container, time.party.command): time.allocation for time in times if time.party
     }
@@ -100,7 +100,7 @@ def test_an_unmeasured_gpu_was_watched_while_somebody_was_there() -> None:
 def test_instances_count_by_their_part_and_the_rest_is_uncut() -> None:
     part = GpuPart(GPU.gpu, GPU.model, "1_0", "3g.40gb", Fraction(60, 132))
     device = OldDevice(part, [PresentParty(pod("a"), HALF, 0)])
-    times = list(old_hour_time(0, GPU, 60 * SECOND, [device]))
+    times = list(old_hour_time(GPU, 60 * SECOND, [device]))
     assert [(time.account, time.part.instance, time.allocation) for time in times] == [
         ("owner", "1_0", 13_636_364),
         ("idle", "1_0", 13_636_363),
@@ -136,6 +136,6 @@ def test_accounts_sum_to_the_watched_time_by_both_bases(
             seconds |= one.resident | one.allocated
         union.append(seconds.bit_count())
     watched = max(observed, max(union) * SECOND)
-    times: list[GpuTime] = list(old_hour_time(0, GPU, observed, devices))
+    times: list[GpuTime] = list(old_hour_time(GPU, observed, devices))
     assert sum(time.allocation for time in times) == sum(time.residence for time in times) == watched
     assert all(time.allocation >= 0 and time.residence >= 0 for time in times)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuledger.ledger.report import price_rules
+from gpuledger.ledger.report.patterns import pattern_covers
 from gpuledger.ledger.report.price_entries import Patterns, PriceEntry
 from gpuledger.ledger.report.price_rules import (
     PriceRule,
@@ -59,3 +62,19 @@ def test_a_rule_that_is_said_to_never_apply_never_applies(rules: list[PriceRule]
     for target in targets:
         matching = [rule for rule in rules if rule.matches(target)]
         assert not hidden & {first_by_trying(matching, quarter) for quarter in range(10)}
+
+
+def test_prices_of_many_nodes_need_few_comparisons(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+
+    def count(wide: str, narrow: str) -> bool:
+        compared.append((wide, narrow))
+        return pattern_covers(wide, narrow)
+
+    monkeypatch.setattr(price_rules, "pattern_covers", count)
+    patterns = [Patterns(gpu=f"*{number}*", node=f"n{number}") for number in range(200)]
+    patterns.append(Patterns(gpu="*70*", node="n7"))
+    rules = [PriceRule(PriceEntry(number, Decimal(1), one)) for number, one in enumerate(patterns, 1)]
+    assert hidden_rules(rules) == [(rules[200], [rules[7]])]
+    # Each with itself: a comparison of the GPU, and one of the node.
+    assert len(compared) < 500

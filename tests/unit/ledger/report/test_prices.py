@@ -323,6 +323,15 @@ HIDDEN = [
         [{"from": "2026-01-01", "price": 2}, {"from": "2026-03-01", "until": "2026-04-01", "price": 3}],
         "entry 2 ",
     ),
+    (
+        [
+            *({"until": f"2026-0{month}-01", "price": month} for month in range(2, 6)),
+            {"price": 6},
+            {"price": 7},
+        ],
+        "entry 6 (price 7) never applies, because entry 1 (until 2026-02-01, price 2) and entry 2 (until "
+        "2026-03-01, price 3) and entry 3 (until 2026-04-01, price 4) and 2 more match first; ",
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpuledger.ledger.report.moments import parse_moment, parse_whole_period
 from gpuledger.ledger.report.ranges import (
+    UTC_DAY,
     RequestedRange,
     choose_period,
     parse_range,
@@ -160,6 +161,12 @@ def requested_ends(since: str, until: str = "now") -> RequestedRange:
     return parse_range(since, until, "", NOW, UTC)
 
 
+def test_a_whole_period_counts_instead_of_both_ends() -> None:
+    found = parse_range("soon", "soon", "last month", NOW, BERLIN)
+    ends = (unix("2026-10-01T00:00+02:00"), unix("2026-11-01T00:00+01:00"))
+    assert found == RequestedRange(*ends, "--in last month", "--in last month", BERLIN)
+
+
 RESOLVED = [
     # Requested since and until, and the ends in a ledger that is cut at quarters until 11:45:15.
     ("2026-11-29T10:00", "2026-11-29T11:00", "10:00:00", "11:00:00"),
@@ -195,6 +202,14 @@ def test_an_end_in_summed_history_moves_to_a_full_hour_of_its_zone() -> None:
         "2026-11-28 11:00 +0100.",
         "The range ends at 2026-11-28 13:30 +0100, the nearest cut of the ledger, in place of "
         "2026-11-28 13:10 +0100.",
+    )
+
+
+def test_an_end_after_the_last_posting_moves_to_it() -> None:
+    requested = parse_range("2026-11-29T12:00", "2026-11-29T13:00", "", NOW, BERLIN)
+    assert resolve_range(requested, every_quarter, NOW).notes == (
+        "The range ends at 2026-11-29 12:45 +0100, the last posting of the ledger, in place of "
+        "2026-11-29 13:00 +0100.",
     )
 
 
@@ -377,6 +392,15 @@ def parts(since: str, until: str, every: str, zone: ZoneInfo) -> list[tuple[str,
 )
 def test_the_parts_of_a_range(every: str, since: str, until: str, expected: list[tuple[str, float]]) -> None:
     assert parts(since, until, every, BERLIN) == expected
+
+
+@pytest.mark.parametrize(
+    ("zone", "moved"), [("Europe/Berlin", ""), ("Asia/Kolkata", "2 of 2 UTC days begin at ")]
+)
+def test_days_of_utc_that_begin_at_another_time_are_stated(zone: str, moved: str) -> None:
+    cuts, begins = full_hours(ZoneInfo(zone)), int(unix("2026-11-27T12:30+00:00")) // QUARTER
+    _, notes = split_range(begins, begins + 2 * 96, UTC_DAY, cuts, ZoneInfo(zone))
+    assert [note[: len(moved)] for note in notes] == [moved] * bool(moved)
 
 
 def test_half_hours_of_lord_howe_have_their_own_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -165,6 +166,29 @@ def test_own_accounts_that_are_not_billed_sum_to_the_time_below_the_total(files:
                 if one.account != "unwatched":
                     found = explain_usage(history, one.account, scope)
                     assert (found.microseconds, found.unbilled) == (one.microseconds, one)
+
+
+@pytest.mark.parametrize("text", ["namespace:vision", "idle"])
+def test_an_interval_names_all_who_had_its_gpu_in_the_watched_time(files: dict[str, Path], text: str) -> None:
+    exact: dict[str, set[bool]] = {}
+    for name, file in files.items():
+        with closing(History(file)) as history:
+            _, scope = report_and_scope(history, "owner", "numbers")
+            found = list(explain_usage(history, text, scope).time_intervals)
+        exact[name] = {one.exact for one in found}
+        # The target can have several parts of a GPU at a time.
+        own = Counter[tuple[float, str]]()
+        for one in found:
+            own[one.begins, one.gpu] += one.microseconds
+        for one in found:
+            others = sum(other.microseconds for other in one.others)
+            assert own[one.begins, one.gpu] + others == one.watched, (name, one)
+    assert exact == {
+        "in detail": {True},
+        "partly folded": {True, False},
+        "wholly folded": {False},
+        "of two versions": {True, False},
+    }
 
 
 PIDS = (10, 11, 12, *range(100, 106))

@@ -19,8 +19,9 @@ from gpuledger.ledger.store import old_time
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.schema import BEGUN, migrate_schema
+from gpuledger.ledger.store.time_sums import gpu_sights
 from gpuledger.ledger.time.account import OWNER
-from gpuledger.ledger.watched_time import HOUR, QUARTER, pack_seconds
+from gpuledger.ledger.watched_time import HOUR, MICRO, QUARTER, pack_seconds
 from gpuledger.model.session import IDLE
 from gpuledger.model.workload import Workload
 
@@ -75,9 +76,26 @@ def test_no_time_is_lost_where_a_price_changes_inside_a_stored_hour(
     assert not any(one.microseconds for one in report.unbilled)
 
 
-def test_an_hour_in_which_a_gpu_is_cut_has_the_time_of_both_layouts(folded: Path) -> None:
+FIRST_HALF = (1 << HOUR // 2) - 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "observed", "expected"),
+    [
+        (
+            FIRST_HALF << HOUR // 2,
+            MICROSECONDS_PER_HOUR,
+            {"ann": Fraction(1, 2), "bob": Fraction(1, 4), "idle": Fraction(1, 4)},
+        ),
+        # Nobody can be on an instance while another is on the whole GPU.
+        (FIRST_HALF, 0, {"ann": Fraction(1, 2)}),
+    ],
+    ids=["one after the other", "both at a time"],
+)
+def test_an_hour_in_which_a_gpu_is_cut_has_the_time_of_both_layouts(
+    folded: Path, seconds: int, observed: int, expected: dict[str, Fraction]
+) -> None:
     party = party_text(Party("MIG-0", Workload(kind="user", user="bob"), "infer"))
-    last_half = pack_seconds(((1 << HOUR // 2) - 1) << HOUR // 2)
     with closing(sqlite3.connect(folded)) as connection:
         instance = ("MIG-0", "GPU-0", 0, "H100", "", 66, 1, 0, 0, "3g.40gb")
         connection.execute(f"INSERT INTO devices VALUES ({', '.join('?' * len(instance))})", instance)
@@ -85,8 +103,9 @@ def test_an_hour_in_which_a_gpu_is_cut_has_the_time_of_both_layouts(folded: Path
         connection.execute("INSERT INTO parties VALUES (2, ?, ?)", (party, FIRST + 4))
         connection.execute(
             "INSERT INTO hour_times (quarter, party, resident, running, begun) VALUES (?, 2, ?, 1, 0)",
-            (FIRST, last_half),
+            (FIRST, pack_seconds(seconds)),
         )
+        connection.execute("UPDATE hours SET microseconds = ?", (observed,))
         connection.commit()
     within = ReportRange(FIRST, FIRST + 4, float((FIRST + 4) * QUARTER), ZoneInfo("UTC"))
     with closing(History(folded)) as history:
@@ -96,7 +115,24 @@ def test_an_hour_in_which_a_gpu_is_cut_has_the_time_of_both_layouts(folded: Path
         for line in (*report.lines, *report.gpu_accounts)
         if line.gpu_microseconds
     }
-    assert hours == {"ann": Fraction(1, 2), "bob": Fraction(1, 4), "idle": Fraction(1, 4)}
+    assert hours == expected
+
+
+def test_a_gpu_was_seen_from_its_first_hour_to_its_last(folded: Path) -> None:
+    with closing(sqlite3.connect(folded)) as connection:
+        columns = "uuid, gpu, gpu_index, name, pci_bus_id"
+        connection.execute(f"INSERT INTO devices ({columns}) VALUES ('GPU-1', 'GPU-1', 1, 'H100', '')")
+        for quarter in (FIRST + 8, FIRST + 12):
+            energy = (quarter, "GPU-1", 1, "measured", "", MICROSECONDS_PER_HOUR, 0, 0, 0)
+            connection.execute("INSERT INTO hours VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)", energy)
+        connection.commit()
+    with closing(History(folded)) as history:
+        sights = gpu_sights(history)
+    begin = FIRST * QUARTER * MICRO
+    assert {
+        uuid: tuple(Fraction(one - begin, MICROSECONDS_PER_HOUR) for one in ends)
+        for uuid, ends in sights.items()
+    } == {"GPU-0": (0, HOURS), "GPU-1": (2, 4)}
 
 
 @pytest.mark.parametrize("collected", [1, 2, 4096])

@@ -114,6 +114,18 @@ def test_pending_time_is_posted_after_a_kill(tmp_path: Path) -> None:
     assert assert_time_is_conserved(node.file) == {A.uuid: 10_000_000}
 
 
+def test_pending_time_that_was_decided_is_not_posted_again_by_a_restart(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    runs = [process(A, 1, workload=PODS[0], name="python3")]
+    for unlisted in (False, False, True, True, True, False):
+        node.look(A, runs=runs, unlisted=unlisted)
+    node.kill()
+    node = again(node, tmp_path)
+    node.look(A, runs=runs)
+    assert names(node.file) == {"train-0 python3": (5, 5)}
+    assert assert_time_is_conserved(node.file) == {A.uuid: 5_000_000}
+
+
 def test_a_loss_goes_on_after_a_restart_until_a_good_reading(tmp_path: Path) -> None:
     node = Node(tmp_path, clock=FakeClock(HOUR))
     node.look(A, B)
@@ -209,3 +221,11 @@ def test_the_state_of_a_watched_gpu_is_written_once(tmp_path: Path) -> None:
     assert not [one for one in written if "INSERT INTO gpu_times" in one]
     node.look(A, B, seconds=100.0)
     assert len([one for one in written if "INSERT INTO gpu_times" in one]) == 2
+
+
+def test_a_split_is_stored_as_short_text_and_once_if_it_is_the_same_by_both_bases(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    for _ in range(3):
+        node.look(A, runs=[process(A, 1, workload=PODS[0])])
+    assert rows(node.file, "SELECT * FROM time_splits") == [(1, '[[[1,"owner",1,1,null,0]],null]')]
+    assert rows(node.file, "SELECT * FROM gpu_parts") == [(1, '["GPU-0","NVIDIA H100","","",1,1]')]

@@ -5,14 +5,21 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from builders import FakeClock, gpu, process, reading
+from gpuledger.ledger.report.ranges import RequestedRange
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.store import Store
-from gpuledger.ledger.store.watched_range import NothingWatched, require_watched_range, require_watched_time
+from gpuledger.ledger.store.watched_range import (
+    NothingWatched,
+    require_watched_range,
+    require_watched_time,
+    resolve_watched_range,
+)
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
@@ -96,6 +103,17 @@ def test_an_unmetered_gpu_that_was_read_twice_was_watched(
     assert line_of(run.store.file, (FIRST + 2, FIRST + 9)).endswith("ends at 2023-11-14 22:16 +0000")
 
 
+def test_an_unmetered_gpu_was_watched_before_the_time_books(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    unmetered(run, 3)
+    run.store.close()
+    with closing(sqlite3.connect(run.store.file)) as books:
+        books.execute("DELETE FROM time_spans")
+        books.commit()
+    assert line_of(run.store.file) == line_of(run.store.file, (FIRST, FIRST + 1)) == ""
+    assert "nothing was watched" in line_of(run.store.file, (FIRST + 2, FIRST + 9))
+
+
 def test_an_idle_gpu_was_watched(tmp_path: Path) -> None:
     run = Run(tmp_path)
     idle(run, 5)
@@ -138,6 +156,16 @@ def test_a_range_without_data_names_the_nearest_data(
         line = line_of(file, hours)
         assert line.endswith(known.format(end))
         assert bool(known) == ("nothing was watched from" in line)
+
+
+def test_a_requested_range_without_data_is_named_in_its_time_zone(gap: tuple[Path, Path]) -> None:
+    ends = (HOUR * (FIRST + 3.0), HOUR * (FIRST + 4.0))
+    requested = RequestedRange(*ends, "--since 3", "--until 4", ZoneInfo("Asia/Kolkata"))
+    with closing(History(gap[0])) as history, pytest.raises(NothingWatched) as refused:
+        resolve_watched_range(history, requested)
+    assert str(refused.value).startswith(
+        "nothing was watched from 2023-11-15 06:30 +0530 to 2023-11-15 07:30 +0530: "
+    )
 
 
 def test_deleted_history_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from builders import gpu, instance, process, reading
 from gpuledger.ledger.time.time_ledger import TimeLedger
-from gpuledger.model import quantities as q
 from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import UNKNOWN, Workload
@@ -125,6 +124,13 @@ WHOLE, QUARTER = Fraction(1), Fraction(1, 4)
             id="a desktop is no owner",
         ),
         pytest.param(
+            Truth(GPU, [], [Runs(UA, types="G", sm=None)]),
+            60,
+            "idle 60",
+            "idle 60",
+            id="graphics of which no engine time is known are no owner",
+        ),
+        pytest.param(
             Truth(GPU, [Has(A, WHOLE)], [Runs(A, types="G", sm=0.3), Runs(UB, types="G", sm=0.3)]),
             60,
             "A 60",
@@ -220,16 +226,10 @@ def test_allocations_under_mig(has: list[Has], runs: list[Runs], allocation: str
     assert books.seconds(RESIDENCE) == in_seconds(residence)
 
 
-def test_an_active_instance_without_an_owner_is_unattributed() -> None:
-    books = Books()
-    for at in range(61):
-        seen = Truth(GPU, [], [Runs(UA, device=PARTS[0])], PARTS).snapshot(at, at - 1)
-        busy = [
-            replace(one, values={q.ENGINE_ACTIVITY: 0.5}) if one.device == PARTS[1] else one
-            for one in seen.readings
-        ]
-        books.post(replace(seen, readings=tuple(busy)))
-    assert books.seconds(RESIDENCE) == in_seconds("A 30, unattributed 15, idle 15")
+def test_who_came_to_an_instance_while_the_list_failed_counts_from_the_next_list() -> None:
+    runs = [Runs(UA, ends=40, device=PARTS[0]), Runs(UB, 40, device=PARTS[0])]
+    books = play(Truth(GPU, [], runs, PARTS, unlisted=[(10, 90)]), range(121))
+    assert books.seconds(RESIDENCE) == in_seconds("A 5, B 15, idle 40, unobserved 60")
 
 
 @pytest.mark.parametrize(
@@ -352,6 +352,14 @@ def test_a_gpu_that_is_gone_is_no_longer_watched() -> None:
     for at in range(11, 31):
         books.post(_empty(at))
     assert books.ledger.watched[GPU.uuid] == 10_000_000
+
+
+def test_pending_time_of_a_gpu_that_is_gone_is_posted() -> None:
+    truth, books = Truth(GPU, [], [Runs(UA)], unlisted=[(10, 100)]), Books()
+    for at in range(31):
+        books.post(truth.snapshot(at, at - 1))
+    books.post(_empty(31))
+    assert books.seconds(RESIDENCE, GPU.uuid) == in_seconds("A 10, unobserved 20")
 
 
 def test_a_layout_that_changes_is_split_by_the_one_at_its_beginning() -> None:

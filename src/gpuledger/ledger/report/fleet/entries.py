@@ -63,13 +63,13 @@ def gpu_times(fleet: Fleet, quarter: int) -> Iterator[GpuTime]:
         for (_, instance, _, *owner), amount in owners:
             part = _part(fleet.inventory, uuid, model, instance)
             party = party_of_series(uuid, tuple(owner), fleet)
-            yield GpuTime(quarter, part, OWNER, party, False, amount, amount)
+            yield GpuTime(part, OWNER, party, False, amount, amount)
         spent: Counter[str] = Counter()
         for name, amount in owners:
             spent[name[1]] += amount
         yield from _own_times(fleet, GpuPart(uuid, model), own, spent, quarter)
     for uuid, amount in _unseen(fleet.time, quarter, MICRO).items():
-        yield GpuTime(quarter, GpuPart(uuid, _model(fleet, uuid)), UNSEEN, None, False, amount, amount)
+        yield GpuTime(GpuPart(uuid, _model(fleet, uuid)), UNSEEN, None, False, amount, amount)
 
 
 def _own_times(
@@ -97,11 +97,11 @@ def _own_times(
         fleet.recut.add(whole.gpu)
     for account, amount in own.items():
         if not shares or uncut < 0 or not any(numerators) or account == DOWN:
-            yield GpuTime(quarter, whole, account, None, False, amount, amount)
+            yield GpuTime(whole, account, None, False, amount, amount)
             continue
         for part, each in zip(parts, largest_remainder(numerators, sum(numerators), amount), strict=True):
             name = UNCUT if account == IDLE and not part.instance else account
-            yield GpuTime(quarter, part, name, None, False, each, each)
+            yield GpuTime(part, name, None, False, each, each)
 
 
 def energy_entries(fleet: Fleet, quarter: int) -> Iterator[EnergyEntry]:

@@ -52,8 +52,7 @@ def find_contradictions(content: Mapping[str, Any], statement: Statement) -> dic
             time_bound=report.total.time_bound,
             metered=report.total.metered,
         )
-        fingerprint = statement.terms.fingerprint if report.fingerprint else ""
-        again = replace(statement, report=replace(report, total=total, fingerprint=fingerprint))
+        again = replace(statement, report=replace(report, total=total))
         stored = {key: value for key, value in content.items() if key not in (CHECKS, HASH)}
         places = (*_differences(statement_as_json(again), stored, ""), *_broken_sums(statement))
         found = {**dict.fromkeys(places, _DOES_NOT_FOLLOW), **dict(_other_prices(statement))}

@@ -8,10 +8,23 @@ from fractions import Fraction
 
 import pytest
 
-from gpuledger.ledger.report.statement.changes import compare_reports
+from gpuledger.ledger.report.charges import Rate
+from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.statement.changes import (
+    FOLDED,
+    RESTORED,
+    Reason,
+    RowChange,
+    RowName,
+    change_text,
+    compare_between,
+    compare_reports,
+    compare_terms,
+)
 from gpuledger.ledger.report.statement.parsed import parse_statement
-from gpuledger.ledger.report.usage_report import GpuLine, UnbilledTime, UsageReport
-from money_helpers import HOUR
+from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
+from gpuledger.ledger.watched_time import QUARTER
+from money_helpers import H100, HOUR, KWH_MJ, prices
 from statement_helpers import PRICED, entries, statement_of, written
 
 REPORT = entries().report(PRICED)
@@ -74,3 +87,65 @@ def test_a_row_that_only_has_charges_is_a_row() -> None:
     )
     found = compare_reports(THEN, replace(REPORT, lines=[*REPORT.lines, empty]))
     assert [change.name.key[-1] for change in found.rows] == ["ghost"]
+
+
+def a_row(**amounts: object) -> ReportLine:
+    """An hour and half a kilowatt-hour of a pod, at 2 an hour."""
+    known = {
+        "gpu_microseconds": HOUR,
+        "methods": {"activity": KWH_MJ // 2},
+        "time_charges": {Rate("GPU-0", "", Fraction(2)): HOUR},
+    }
+    return ReportLine(("pod", "ml", "train"), **{**known, **amounts})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "text"),
+    [
+        (None, a_row(), "new: 1 GPU-hours, 0.5 kWh, cost 2.0000000000"),
+        (a_row(time_charges=None), None, "gone: 1 GPU-hours, 0.5 kWh, cost -"),
+        (
+            a_row(),
+            a_row(gpu_microseconds=2 * HOUR, methods={}, time_charges=None),
+            "GPU-hours 1 -> 2, kWh 0.5 -> 0, cost 2.0000000000 -> -",
+        ),
+        (a_row(), a_row(resident=Fraction(7), sessions=2), "resident, sessions"),
+        (a_row(), a_row(resident=Fraction(7), methods={"activity": KWH_MJ}), "kWh 0.5 -> 1"),
+    ],
+)
+def test_a_changed_row_is_one_line_with_its_amounts(
+    then: ReportLine | None, now: ReportLine | None, text: str
+) -> None:
+    name = RowName("2026-11", "process", ("pod", "ml", "train"))
+    assert change_text(RowChange(name, then, now)) == f"2026-11 pod/ml/train: {text}"
+
+
+def test_a_row_that_is_not_between_both_ranges_is_shown_with_the_longer_one() -> None:
+    first, *others = REPORT.lines
+    longer = replace(REPORT, lines=[replace(first, gpu_microseconds=1), *others])
+    found = compare_between(THEN, None, longer, Reason(FOLDED, "cut"))
+    assert [(one.then, one.now) for one in found.rows] == [(first, longer.lines[0])]
+    assert found.reasons[0].text.startswith("cut; 1 of ")
+
+
+@pytest.mark.parametrize(("later", "is_lost"), [(0, False), (1, True)])
+def test_the_end_of_a_shorter_ledger_is_no_lost_cut(later: int, is_lost: bool) -> None:
+    parts = [ReportPart(4, 6, "first"), ReportPart(6, 8, "second")]
+    longer = entries()
+    longer.time(6, H100, "idle", HOUR // 4)
+    then = parse_statement(written(statement_of(longer.report(PRICED, parts=parts))))
+    now = entries().report(PRICED, parts=parts[:1])
+    now = replace(now, period=replace(now.period, last=6 * QUARTER + later))
+    kinds = {reason.kind for reason in compare_reports(then, now).reasons}
+    assert kinds == ({RESTORED, FOLDED} if is_lost else {RESTORED})
+
+
+def test_other_prices_are_listed_after_the_fingerprints() -> None:
+    other = prices(gpu_hour="3", kwh="0.32", pue="1.3", co2="380")
+    terms = statement_of(entries().report(other)).terms
+    (reason,) = compare_terms(THEN.terms, terms, REPORT, entries().report(other)).reasons
+    assert reason.text.startswith(
+        f"the price list {THEN.terms.fingerprint} of the statement is now {terms.fingerprint}: without "
+        "price.gpu_hour entry 1: 2.40 EUR per GPU-hour (gpu *H100*), price.gpu_hour entry 2: 1.13 EUR per "
+        "GPU-hour, with price.gpu_hour: 3 EUR per GPU-hour; by it the total is "
+    )

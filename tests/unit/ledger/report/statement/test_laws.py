@@ -86,7 +86,9 @@ def test_two_rows_of_one_name_are_named() -> None:
     content = written(PRICED_STATEMENT)
     for section in ("rows", "not_billed"):
         found = contradictions({**content, section: [content[section][0], *content[section]]})
-        assert list(found) == [f"{section}[0].name", f"{section}[1].name"]
+        assert found == dict.fromkeys(
+            (f"{section}[0].name", f"{section}[1].name"), "is also the name of another row"
+        )
 
 
 def test_time_that_is_not_billed_is_that_of_the_gpus() -> None:
@@ -160,13 +162,25 @@ def test_an_entry_of_another_time_gives_no_price() -> None:
     assert list(contradictions(by_rate(statement, later, "time_charges"))) == ["rows[0].time_charges"]
 
 
-def test_the_price_of_an_instance_is_that_of_a_whole_gpu_or_more() -> None:
-    of_instances = prices(gpu_hour=[{"mig": "1g*", "per": "instance", "price": "0.4"}, {"price": "2"}])
+def statement_of_an_instance(price: str) -> Statement:
+    """A seventh of a GPU with a price per instance."""
+    of_instances = prices(gpu_hour=[{"mig": "1g*", "per": "instance", "price": price}, {"price": "2"}])
     found = Entries((H100, A100))
     part = GpuPart(H100.uuid, H100.name, "1_0", "1g.10gb", Fraction(1, 7))
-    found.times.append(GpuTime(4, part, "owner", pod("train-0"), False, HOUR // 7, HOUR // 7))
-    statement = statement_of(found.report(of_instances))
-    assert {rate.price for rate in statement.report.lines[0].time_charges or ()} == {Fraction(14, 5)}
+    found.times.append((4, GpuTime(part, "owner", pod("train-0"), False, HOUR // 7, HOUR // 7)))
+    return statement_of(found.report(of_instances))
+
+
+@pytest.mark.parametrize(
+    ("price", "whole", "other"),
+    [("0.4", Fraction(14, 5), Fraction(1, 10)), ("0", Fraction(0), Fraction(1, 10))],
+    ids=["a lower price", "a price in place of none"],
+)
+def test_the_price_of_an_instance_is_that_of_a_whole_gpu_or_more(
+    price: str, whole: Fraction, other: Fraction
+) -> None:
+    statement = statement_of_an_instance(price)
+    assert {rate.price for rate in statement.report.lines[0].time_charges or ()} == {whole}
     assert contradictions(written(statement)) == {}
-    cheaper = by_rate(statement, {"price": Fraction(1, 10)}, "time_charges")
-    assert list(contradictions(cheaper)) == ["rows[0].time_charges"]
+    forged = by_rate(statement, {"price": other}, "time_charges")
+    assert list(contradictions(forged)) == ["rows[0].time_charges"]

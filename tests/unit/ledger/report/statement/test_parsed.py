@@ -50,7 +50,12 @@ def test_a_statement_is_read_as_it_was_written(statement: Statement) -> None:
         list(then.gpu_accounts),
         list(then.gpus),
     )
-    assert (now.total.cost, now.period, now.periods) == (then.total.cost, then.period, then.periods)
+    assert (now.total.cost, now.total.period, now.period, now.periods) == (
+        then.total.cost,
+        then.total.period,
+        then.period,
+        then.periods,
+    )
     facts = [
         (one.terms.prices, one.terms.teams, one.terms.zone_name, one.requested) for one in (again, statement)
     ]
@@ -66,6 +71,7 @@ def test_a_statement_is_read_as_it_was_written(statement: Statement) -> None:
         (("rows", 0, "resident_seconds"), "1e9", "rows[0].resident_seconds is not an exact amount"),
         (("rows", 0, "name"), {}, "rows[0].name has no kind"),
         (("rows",), {}, "rows is not a list"),
+        (("range",), [], "range is not an object"),
         (("rows", 0, "gpu_microseconds"), 10**30, "rows[0].gpu_microseconds is not a plausible number"),
         (
             ("rows", 0, "resident_seconds"),

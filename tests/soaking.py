@@ -70,11 +70,13 @@ def slope(samples: Sequence[Sample]) -> float:
 
 
 class Churn:
-    """Four cards on the tests' NVML library; `step` replaces half of the processes; cards fail at times."""
+    """Four cards on the tests' NVML library; each process runs for `life` steps; cards fail at times."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, life: int = 2) -> None:
         self.state = NvmlState(file)
         self.started = 0
+        self._life = life
+        self._running: set[int] = set()
         self._steps = 0
         self.step()
 
@@ -92,14 +94,15 @@ class Churn:
         cut.processes = [NvmlProcess(self._pid(3, gi), gi=gi, ci=0) for gi in parts]
         if self._steps % 40 in (10, 11, 12):
             cards[1].errors["*"] = LOST
+        running = {process.pid for card in cards for process in card.processes}
+        self.started += len(running - self._running)
+        self._running = running
         self.state.gpus = cards
         self.state.write()
 
     def _pid(self, index: int, seat: int) -> int:
-        # A process lives for two steps. The kernel does not assign such pids.
-        life = (self._steps + seat) // 2
-        self.started += (self._steps + seat) % 2 == 0
-        return 4_200_000 + life % 5000 * 100 + index * 20 + seat
+        # The kernel does not assign such pids.
+        return 4_200_000 + (self._steps + seat) // self._life % 5000 * 100 + index * 20 + seat
 
 
 def request_page(server: Server, number: int, paths: Sequence[str] = PATHS) -> int:

@@ -15,6 +15,10 @@ from gpuledger.http.routes import Response, ResponseStream
 _PIECE = 32 * 1024
 
 
+def _ignore(*_: object) -> None:
+    """The connection is closed."""
+
+
 @dataclass(eq=False, slots=True)
 class ResponseWriter:
     """Writes one response after the other. `write` passes bytes to the transport; `woken` is called when a
@@ -81,11 +85,15 @@ class ResponseWriter:
         return True
 
     def discard(self) -> None:
-        """Drop the response: the client has closed the connection."""
+        """Drop the response and both callbacks: the client has closed the connection.
+
+        Methods of a connection that refers to this writer are a cycle, which Python frees at some later time.
+        """
         self._unsent = None
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.end()
+        self.write = self.woken = _ignore
 
     def _pump(self, stream: ResponseStream) -> bool:
         while not self.blocked:

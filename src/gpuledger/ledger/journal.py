@@ -26,8 +26,7 @@ from gpuledger.model.snapshot import CollectorRun
 from gpuledger.model.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSeries:
+class StoredSeries(NamedTuple):
     """One exported counter. `process` is set for a row of the energy dialect, None for other series.
 
     `amount` and `measured` are as in `ExportedCounter`. `age` is seconds since it began; `lasting` marks a
@@ -43,8 +42,7 @@ class StoredSeries:
     measured: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredOwner:
+class StoredOwner(NamedTuple):
     """The owner of a running process, None while unknown; once known, `process` holds its frozen labels."""
 
     process: GpuProcess
@@ -55,8 +53,7 @@ class StoredOwner:
     methods: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GpuEntry:
+class GpuEntry(NamedTuple):
     """The energy ledger of one Gpu.
 
     `total` is all millijoules since the ledger was created, `base` the total when exported counters last
@@ -71,8 +68,7 @@ class GpuEntry:
     closed: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredGpu:
+class StoredGpu(NamedTuple):
     """What is stored of one Gpu. `floors` are those without and with residents, by driver version."""
 
     entry: GpuEntry
@@ -81,8 +77,7 @@ class StoredGpu:
     owners: tuple[StoredOwner, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuTimeEntry:
+class GpuTimeEntry(NamedTuple):
     """The time ledger of one Gpu.
 
     `time` is the state in which `posted` are all microseconds in spans; `span` is the number of the newest of
@@ -182,8 +177,7 @@ _MAX_SESSIONS = 20_000
 _MAX_CELLS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEntry:
+class EpochEntry(NamedTuple):
     """An ended epoch of a Gpu's counter: `counter` is its last state, `unix` when the end was noticed."""
 
     uuid: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
+from typing import NamedTuple
 
 from gpuledger.model.text import clean_name, unescape_unit_name
 
@@ -27,8 +28,7 @@ _NOMAD_TASK = r"(?P<job>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(?P<step>[
 _SLUID = r"(?P<job>s[0-9A-HJKMNP-TV-Z]{13})"
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupForm:
+class CgroupForm(NamedTuple):
     """One known form of one or more whole path segments.
 
     A colon separates segments too: a runtime with the cgroupfs driver turns a path meant for systemd into

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -54,6 +56,27 @@ def test_a_request_has_the_address_and_the_port_of_its_client():
     assert first == again
     assert first[0] == other[0] == "127.0.0.1"
     assert first[1] != other[1]
+
+
+def test_a_closed_connection_is_freed_without_the_garbage_collector():
+    """Memory would depend on how many clients came since the last full collection."""
+    made = []
+
+    def connection(registry, routes):
+        one = ClientConnection(registry, routes)
+        made.append(weakref.ref(one))
+        return one
+
+    async def scenario(server):
+        async with Client(server) as client:
+            await client.ask("/hello")
+        await until(lambda: made[0]() is None)
+
+    gc.disable()
+    try:
+        serve(scenario, protocol_factory=connection)
+    finally:
+        gc.enable()
 
 
 def test_pipelined_requests_keep_their_order():

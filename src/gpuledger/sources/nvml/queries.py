@@ -6,10 +6,9 @@ Cards report at run time what they do not support (NOT_SUPPORTED); the notes on 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Level, Quantity
@@ -27,8 +26,7 @@ _ERRORS: Final = "nvmlDeviceGetTotalEccErrors"
 _LIMITS: Final = "nvmlDeviceGetPowerManagementLimitConstraints"
 
 
-@dataclass(frozen=True, slots=True)
-class NumberQuery:
+class NumberQuery(NamedTuple):
     """A call that returns one number, worth `raw * multiply / divide` in the quantity's unit.
 
     `arguments` follow the device handle. The call writes `outputs` unsigned ints, of which the one at
@@ -51,8 +49,7 @@ class NumberQuery:
     cumulative: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StructQuery:
+class StructQuery(NamedTuple):
     """A call that writes one structure with a number for each of `quantities`, worth `raw / divide`."""
 
     call: str
@@ -61,8 +58,7 @@ class StructQuery:
     divide: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FieldQuery:
+class FieldQuery(NamedTuple):
     """A field id of nvmlDeviceGetFieldValues, worth `raw * multiply / divide`.
 
     `fallback` is the call for cards that lack the field. `scope` is the scopeId. `value_type` overrides the
@@ -79,8 +75,7 @@ class FieldQuery:
     cumulative: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpmQuery:
+class GpmQuery(NamedTuple):
     """A metric of nvmlGpmMetricsGet, worth `value * multiply / divide`.
 
     A metric `of_gpu_instance` is unknown for compute instances that share a GPU instance.
@@ -295,8 +290,7 @@ class Depth(IntEnum):
         return cls.FAST
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
+class QueryPlan(NamedTuple):
     """Queries for the wanted quantities that the Device is not known to lack.
 
     `structs` pairs each StructQuery with its wanted quantities. `request` is the batch of fields for

@@ -11,20 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 from gpuledger.model.devices import AMD, INTEL
-
-# Paths of distribution packages and of `configless` slurmd. The first readable file is used.
-GRES_CONF_PATHS: Final = (
-    Path("/etc/slurm/gres.conf"),
-    Path("/run/slurm/conf/gres.conf"),
-    Path("/var/spool/slurmd/conf-cache/gres.conf"),
-    Path("/var/spool/slurm/d/conf-cache/gres.conf"),
-    Path("/etc/slurm-llnl/gres.conf"),
-    Path("/usr/local/etc/gres.conf"),
-)
 
 # Makers by the value of AutoDetect: ROCm SMI, and oneAPI Level Zero.
 _DETECTED: Final = {"rsmi": AMD, "oneapi": INTEL}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuledger.host.files import folder_names, read_text
 from gpuledger.model.errors import GpuledgerError
@@ -25,8 +24,7 @@ _V1_BASE: Final = re.compile(r"slurm(?:_.+)?")
 _SCOPE: Final = re.compile(r"(?:.+_)?slurmstepd\.scope")
 
 
-@dataclass(frozen=True, slots=True)
-class JobCgroup:
+class JobCgroup(NamedTuple):
     """The cgroup directories of one job: one on cgroup v2, one per hierarchy on v1.
 
     `name` is the job number, or the SLUID if Slurm writes that. `uid` is the user of the job, known only
@@ -43,8 +41,7 @@ class JobCgroup:
         return not self.name.isdigit()
 
 
-@dataclass(frozen=True, slots=True)
-class JobProcess:
+class JobProcess(NamedTuple):
     """One process in a job. `daemon` marks the slurmstepd of a step (known only on cgroup v2)."""
 
     pid: int

@@ -14,12 +14,7 @@ from gpuledger.host.files import ReadFile, read_or_none, read_text, read_whole
 from gpuledger.host.procfs import parent_pid, real_uid
 from gpuledger.model.text import decode_utf8
 from gpuledger.workloads.device_index import DeviceRef
-from gpuledger.workloads.slurm.gres_conf import (
-    GRES_CONF_PATHS,
-    GpuNumbering,
-    gpu_numbering,
-    parse_gres_conf,
-)
+from gpuledger.workloads.slurm.gres_conf import GpuNumbering, gpu_numbering, parse_gres_conf
 from gpuledger.workloads.slurm.gres_shares import GresFiles, job_fraction
 from gpuledger.workloads.slurm.job_cgroups import (
     JobCgroup,
@@ -46,6 +41,7 @@ from gpuledger.workloads.slurm.jobs import (
     job_id_in_title,
     parse_environment,
 )
+from gpuledger.workloads.slurm.settings import GRES_CONF_PATHS
 
 # The major number is the same in every driver (NV_MAJOR_DEVICE_NUMBER). Minors 254 and 255 are
 # nvidia-modeset and nvidiactl.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from gpuledger.model.settings import ReloadPolicy, auto_or_boolean, setting, text
-from gpuledger.workloads.slurm.gres_conf import GRES_CONF_PATHS
 from gpuledger.workloads.slurm.job_cgroups import has_slurm_cgroup
 
 # At least one of these exists on a machine with slurmd, even before the first job.
@@ -17,6 +16,16 @@ SLURM_DIRECTORIES: Final = (
     Path("/etc/slurm-llnl"),
     Path("/var/spool/slurmd"),
     Path("/run/slurm"),
+)
+
+# Paths of distribution packages and of `configless` slurmd. The first readable file is used.
+GRES_CONF_PATHS: Final = (
+    Path("/etc/slurm/gres.conf"),
+    Path("/run/slurm/conf/gres.conf"),
+    Path("/var/spool/slurmd/conf-cache/gres.conf"),
+    Path("/var/spool/slurm/d/conf-cache/gres.conf"),
+    Path("/etc/slurm-llnl/gres.conf"),
+    Path("/usr/local/etc/gres.conf"),
 )
 
 

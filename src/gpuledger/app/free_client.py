@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuledger.app.control_socket import NoServeRunning, SocketForbidden, exchange
 from gpuledger.app.free_requests import VERSION, parse_wish
 from gpuledger.config.free import FreeSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.device_choice import misfit
 from gpuledger.model.availability import DOWN, FREE, IN_USE, UNKNOWN, Availability, Candidate
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.errors import GpuledgerError
-from gpuledger.terminal.settings import NodeAccessSettings
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 
 if TYPE_CHECKING:
     from gpuledger.terminal.fleet_picture import FleetGpu
@@ -47,8 +47,12 @@ def list_devices(values: Mapping[str, Any], settings: FreeSettings, *, locally: 
     try:
         return FreeAnswer(exchange(values, {**request, "act": "list"}))
     except (NoServeRunning, SocketForbidden) as error:
+        try:
+            found = _read_here(values, request)
+        except SourceUnavailable as unread:
+            raise GpuledgerError(f"{unread}. Also, {error}") from None
         remark = f"{error}. Shown is one reading of the driver, without reservations and without --for"
-        return FreeAnswer(_read_here(values, request), (remark,))
+        return FreeAnswer(found, (remark,))
 
 
 def take_devices(
@@ -73,7 +77,7 @@ def take_devices(
     return FreeAnswer(_read_here(values, request, choose=True), (remark,))
 
 
-def list_fleet(access: NodeAccessSettings, url: str, settings: FreeSettings) -> FreeAnswer:
+def list_fleet(access: ClientAccessSettings, url: str, settings: FreeSettings) -> FreeAnswer:
     """The GPUs of all nodes of a fleet that match, free ones first. A fleet reserves nothing.
 
     Raises UsageError as `NodeApiClient` does, and GpuledgerError with one line.

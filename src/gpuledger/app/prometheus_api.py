@@ -12,6 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse
 from io import BufferedReader, RawIOBase
 from math import isfinite
 from socket import socket
+from sys import intern
 from time import monotonic
 from typing import IO, Any, NoReturn, TypeVar
 from urllib.error import HTTPError, URLError
@@ -30,6 +31,10 @@ _MAX_BODY = 512 << 20
 _GRACE = 5.0
 # No counter of joules or seconds reaches this value; larger samples are dropped.
 _MAX_VALUE = 1e18
+_START = "start it there, or correct the URL of --prometheus"
+_CORRECT_URL = "correct the URL of --prometheus"
+_CHECK_LOAD = "check its load, or query a shorter range"
+_CHECK_LOG = "check its log, and that of a proxy in between"
 # Exceptions raised while parsing a body that is not a response of the API.
 _NOT_PROMETHEUS = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, EOFError, RecursionError),
@@ -163,18 +168,18 @@ class PrometheusClient:
             status, received, body = self._exchange(request)
         except URLError as error:
             reason = getattr(error.reason, "strerror", None) or error.reason
-            why = f"Prometheus at {self.url} cannot be reached: {to_short_line(reason)}"
-            raise GpuledgerError(why) from None
+            raise self._failed(f"cannot be reached ({to_short_line(reason)})", _START) from None
         except TimeoutError:
-            why = f"Prometheus at {self.url} did not answer within {self._timeout:g} s"
-            raise GpuledgerError(why) from None
+            raise self._failed(f"did not answer within {self._timeout:g} s", _CHECK_LOAD) from None
         except (OSError, HTTPException) as error:
-            why = f"the connection to Prometheus at {self.url} broke: {to_short_line(error)}"
-            raise GpuledgerError(why) from None
+            raise self._failed(f"broke the connection ({to_short_line(error)})", _CHECK_LOG) from None
         except (ValueError, OverflowError) as error:
             # An invalid host name, an invalid proxy URL, or an invalid query.
-            raise GpuledgerError(f"cannot query Prometheus at {self.url}: {to_short_line(error)}") from None
+            raise self._failed(f"cannot be queried ({to_short_line(error)})", _CORRECT_URL) from None
         return self._parse(status, received, body, parse_row)
+
+    def _failed(self, why: str, remedy: str) -> GpuledgerError:
+        return GpuledgerError(f"Prometheus at {self.url} {why}; {remedy}")
 
     def _exchange(self, request: Request) -> tuple[int, Message, bytes]:
         answer: HTTPResponse | HTTPError
@@ -196,7 +201,7 @@ class PrometheusClient:
 
     def _too_large(self) -> GpuledgerError:
         return GpuledgerError(
-            f"Prometheus at {self.url} answers one query with more than {self._max_body >> 20} MiB: report a"
+            f"Prometheus at {self.url} answers one query with more than {self._max_body >> 20} MiB; report a"
             " part of the fleet with --prometheus.match"
         )
 
@@ -212,13 +217,13 @@ class PrometheusClient:
     def _parse(self, status: int, headers: Message, body: bytes, parse_row: Callable[[Any], T]) -> list[T]:
         if status in (401, 403):
             raise GpuledgerError(
-                f"Prometheus at {self.url} denies access ({status}): give user:password@ in the URL, or "
+                f"Prometheus at {self.url} denies access ({status}); give user:password@ in the URL, or "
                 "--prometheus.header 'Authorization: Bearer TOKEN'"
             )
         location = headers.get("Location")
         if 300 <= status < 400 and location:
             raise GpuledgerError(
-                f"{self.url} redirects to {to_short_line(location)}: give that URL as --prometheus"
+                f"{self.url} redirects to {to_short_line(location)}; give that URL as --prometheus"
             )
         try:
             answer = json.loads(self._decompress(body) if headers.get("Content-Encoding") == "gzip" else body)
@@ -227,11 +232,12 @@ class PrometheusClient:
             reason = f"{answer.get('errorType', 'error')}: {answer['error']}"
         except _NOT_PROMETHEUS:
             raise GpuledgerError(
-                f"{self.url} is not a Prometheus: its answer ({status}) to /api/v1/query is malformed"
+                f"{self.url} is not a Prometheus: its answer ({status}) to /api/v1/query is malformed; "
+                f"{_CORRECT_URL}"
             ) from None
         # The only part of a query that a user writes.
-        remedy = "; check --prometheus.match and --tokens.match" if "parse error" in reason else ""
-        raise GpuledgerError(f"Prometheus at {self.url} rejects the query: {to_short_line(reason)}{remedy}")
+        remedy = "check --prometheus.match and --tokens.match" if "parse error" in reason else _CHECK_LOG
+        raise self._failed(f"rejects the query: {to_short_line(reason)}", remedy)
 
 
 def _header(text: str) -> tuple[str, str]:
@@ -245,7 +251,5 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _labels(row: Any) -> Labels:
-    labels = row["metric"]
-    if not all(isinstance(value, str) for value in labels.values()):
-        raise TypeError
-    return dict(labels)
+    # A report holds dozens of answers about the same series: it needs each text once. Others raise TypeError.
+    return {name: intern(value) for name, value in row["metric"].items()}

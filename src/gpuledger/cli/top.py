@@ -122,16 +122,14 @@ def _local_feed(values: Mapping[str, Any]) -> Feed:
     feed = LocalFeed(values)
     try:
         feed.start()
-    except SourceUnavailable:
+    except SourceUnavailable as unread:
         other = SocketFeed(values)
         try:
-            # The driver's error has the remedy, if no gpuledger runs here that answers this user.
             other.snapshot()
-        except GpuledgerError:
+        except GpuledgerError as error:
             other.close()
-        else:
-            return other
-        raise
+            raise GpuledgerError(f"{unread}. Also, {error}. Of any node: --url http://NODE:9400") from None
+        return other
     return feed
 
 

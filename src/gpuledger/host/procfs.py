@@ -192,7 +192,7 @@ class ProcFs:
         except OSError as error:
             return _without_stat(known, error, unix)
         fields = stat_fields(stat)
-        if len(fields) < 20 or not fields[19].isdigit():
+        if len(fields) < 20 or not _is_count(fields[19]):
             return _without_stat(known, OSError(errno.EIO, "malformed stat"), unix)
         if known is None or known.ticks != fields[19]:
             known = self._read_process(pid, stat, fields[19], unix)
@@ -272,7 +272,7 @@ class ProcFs:
         comm, _, rest = stat[stat.find(b"(") + 1 :].rpartition(b")")
         fields = rest.split(None, 20)
         mine = comm == _DRIVER_THREAD and len(fields) >= 20 and fields[1] == _PARENT_OF_KERNEL_THREADS
-        return int(fields[19]) if mine and fields[19].isdigit() else None
+        return int(fields[19]) if mine and _is_count(fields[19]) else None
 
     def _cgroup(self, pid: int) -> tuple[str, str]:
         try:
@@ -302,6 +302,11 @@ class ProcFs:
 
     def _try(self, path: str) -> bytes | None:
         return read_or_none(path, self._read)
+
+
+def _is_count(digits: bytes) -> bool:
+    """Whether it can be a number of 64 bits, as the kernel writes."""
+    return digits.isdigit() and len(digits) <= 20
 
 
 def stat_fields(stat: bytes) -> list[bytes]:

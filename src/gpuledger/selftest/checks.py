@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from gpuledger.host.commands import RunCommand
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import RemoteHost
 from gpuledger.model.checks import Check, Finding, Subject, Verdict, works
@@ -18,7 +19,6 @@ from gpuledger.selftest.smi_comparison import SmiComparison, compare_with_smi
 from gpuledger.sources.nvml import checks as nvml_checks
 from gpuledger.sources.nvml import kernel_facts, probe
 from gpuledger.sources.nvml.source import NvmlSource
-from gpuledger.sources.smi.command import RunCommand
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 

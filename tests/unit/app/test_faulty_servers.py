@@ -34,7 +34,7 @@ from gpuledger.fleet.lists.node_list import AddressDefaults
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.fleet.node_client import NodeClient, NodeCredentials
 from gpuledger.fleet.node_events import follow_sessions
-from gpuledger.fleet.settings import FleetCredentialSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.sources.dcgm_exporter.profiling import fetch_profiling_values
 from gpuledger.terminal.settings import NodeAccessSettings, NodeUrlSettings
@@ -43,7 +43,7 @@ from gpuledger.workloads.containers.docker_api import list_containers
 # Seconds of a whole answer, in place of 2 to 120.
 LIMIT = 0.4
 ACCESS = NodeAccessSettings()
-CREDENTIALS = NodeCredentials(FleetCredentialSettings())
+CREDENTIALS = NodeCredentials(ClientAccessSettings())
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ EXPECTED = {
     "stops in its body": SLOW,
     "redirects to itself": "redirects to /again|302",
     "sends no JSON": "not JSON|not a gpuledger|not a Prometheus|DCGM_FI|ended|expected a list",
-    "closes in its body": "closed the connection|broke: received 7 of|ended",
+    "closes in its body": "closed the connection|broke the connection .received 7 of|ended",
 }
 # Of other faults any: several limits can be the first that is reached.
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzzing import bounded, check_line, check_snapshot, corpus_files, fuzzed, memory_below, mutated_files
+from gpuledger.host.commands import MAX_OUTPUT_BYTES
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.findings import SourceFindings
-from gpuledger.sources.smi.command import MAX_OUTPUT_BYTES
 from gpuledger.sources.smi.csv import parse_query_apps, parse_query_gpu
 from gpuledger.sources.smi.parsed_gpus import parse_gpu_listing
 from gpuledger.sources.smi.processes import parse_pmon

@@ -8,15 +8,14 @@ would change the comments of all tasks.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from gpuledger.host.commands import CommandRunner
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.text import to_short_line
+from gpuledger.model.text import decode_utf8, to_short_line
 from gpuledger.workloads.slurm.gres_conf import expand_hostlist
 
 # The first version of which sacctmgr keeps the case of the value.
@@ -36,6 +35,10 @@ _ACTIVE_COMMENT: Final = re.compile(r"^ +AdminComment=(.*)$", re.MULTILINE)
 _UNCLEAR: Final = "(unclear)"
 # Columns of a row before the comment.
 _BEFORE_COMMENT: Final = _COLUMNS.count(",")
+# Of the output of a command: some 70,000 jobs of `scontrol show job`.
+_MOST_BYTES: Final = 128 * 1024 * 1024
+# Times as unix seconds, in every locale and time zone.
+_ENVIRONMENT: Final = {"SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
 # States of jobs that have begun and have not ended.
 _RUNNING: Final = ("RUNNING", "SUSPENDED", "COMPLETING")
 
@@ -143,6 +146,7 @@ class SlurmCommands:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
+        self._run_command = CommandRunner(_MOST_BYTES, _ENVIRONMENT)
 
     def version(self) -> tuple[int, int]:
         """Major and minor version of Slurm's commands here."""
@@ -181,30 +185,25 @@ class SlurmCommands:
         )
 
     def _run(self, *command: str) -> str:
-        # Times as unix seconds, in every locale and time zone.
-        environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "LC_ALL": "C.UTF-8"}
-        try:
-            done = subprocess.run(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=self._timeout,
-                check=False,
-            )
-        except FileNotFoundError:
+        done = self._run_command(command, self._timeout)
+        if done.not_started == "FileNotFoundError":
             raise GpuledgerError(
                 f"{command[0]} is not installed here: run this where Slurm's commands are, with them in PATH"
-            ) from None
-        except subprocess.TimeoutExpired:
+            )
+        if done.not_started:
+            raise GpuledgerError(f"cannot run {command[0]}: {to_short_line(done.detail)}")
+        if done.timed_out:
             raise GpuledgerError(
                 f"`{command[0]} {command[1]}` did not answer within {self._timeout:g} s: check slurmctld and "
                 "slurmdbd (`scontrol ping`, `sacctmgr ping`)"
-            ) from None
-        except OSError as error:
-            raise GpuledgerError(f"cannot run {command[0]}: {error.strerror or error}") from None
-        output = done.stdout.decode("utf-8", "replace")
-        if done.returncode:
-            why = done.stderr.decode("utf-8", "replace") or output or f"exit status {done.returncode}"
+            )
+        if done.overran:
+            raise GpuledgerError(
+                f"`{command[0]} {command[1]}` was killed: it wrote more than {_MOST_BYTES >> 20} MiB, or "
+                f"very many short lines; check that {command[0]} in PATH is the command of Slurm"
+            )
+        output = decode_utf8(done.stdout)
+        if done.exit_code:
+            why = decode_utf8(done.stderr) or output or f"exit status {done.exit_code}"
             raise GpuledgerError(f"`{' '.join(command[:3])}` failed: {to_short_line(why)}")
         return output

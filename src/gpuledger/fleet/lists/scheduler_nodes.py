@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from gpuledger.fleet.lists.node_list import (
@@ -15,17 +14,18 @@ from gpuledger.fleet.lists.node_list import (
     require_few_nodes,
 )
 from gpuledger.fleet.node_address import NodeAddress
+from gpuledger.host.commands import CommandRunner
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.object_client import ApiRequest, ApiTransport, HttpApiTransport
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.text import join_host_port, to_short_line
+from gpuledger.model.text import decode_utf8, join_host_port, to_short_line
 
 # Without a heading: name, address and generic resources; one line for each node and partition.
 _SINFO: Final = ("sinfo", "-h", "-N", "-o", "%N|%o|%G")
 _PAGE: Final = "500"
 _MOST_PAGES: Final = 100
-# Seconds for the end of a killed command.
-_KILL_SECONDS: Final = 1.0
+# Seconds for the answer of sinfo.
+_SECONDS: Final = 30.0
 
 
 class SlurmNodes:
@@ -35,60 +35,30 @@ class SlurmNodes:
 
     def __init__(self, defaults: AddressDefaults, command: Sequence[str] = _SINFO) -> None:
         self._defaults, self._command = defaults, command
+        self._run = CommandRunner(LONGEST_LIST)
 
     async def read_nodes(self) -> Sequence[NodeAddress]:
         """See NodeList."""
-        try:
-            running = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-            )
-        except OSError as error:
+        done = await asyncio.to_thread(self._run, tuple(self._command), _SECONDS)
+        command = self._command[0]
+        if done.not_started:
             raise UnreadableList(
-                f"--slurm: cannot run {self._command[0]} ({error.strerror}): install Slurm's commands here, "
-                "or list the nodes in a file"
-            ) from None
-        assert running.stdout is not None and running.stderr is not None
-        streams = (running.stdout, running.stderr)
-        reads = [asyncio.create_task(_read_output(stream, self._command[0])) for stream in streams]
-        try:
-            # The first that is too long ends both: the command waits for its reader.
-            output, errors = await asyncio.gather(*reads)
-            await running.wait()
-        finally:
-            if running.returncode is None:
-                running.kill()
-                for read in reads:
-                    read.cancel()
-                await asyncio.wait(reads)
-                # Without reading the rest, asyncio would wait for ever for the end of the pipes.
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_KILL_SECONDS):
-                        await asyncio.gather(*map(_discard, streams))
-                        await running.wait()
-        if running.returncode:
-            why = to_short_line(errors.decode("utf-8", "replace")) or f"status {running.returncode}"
-            raise UnreadableList(f"--slurm: {self._command[0]} failed: {why}")
-        return parse_sinfo(output.decode("utf-8", "replace"), self._defaults)
-
-
-async def _discard(stream: asyncio.StreamReader) -> None:
-    while await stream.read(1 << 16):
-        pass
-
-
-async def _read_output(stream: asyncio.StreamReader, command: str) -> bytes:
-    """What a command writes. Raises UnreadableList if that is longer than a list can be."""
-    found = bytearray()
-    while data := await stream.read(1 << 16):
-        found += data
-        if len(found) > LONGEST_LIST:
-            raise UnreadableList(
-                f"--slurm: {command} writes more than {LONGEST_LIST >> 20} MiB: list the nodes in a file"
+                f"--slurm: cannot run {command} ({to_short_line(done.detail)}): install Slurm's commands "
+                "here, or list the nodes in a file"
             )
-    return bytes(found)
+        if done.timed_out:
+            raise UnreadableList(
+                f"--slurm: {command} did not answer within {_SECONDS:g} s: check slurmctld (`scontrol ping`)"
+            )
+        if done.overran:
+            raise UnreadableList(
+                f"--slurm: {command} writes more than {LONGEST_LIST >> 20} MiB, or very many short lines: "
+                "list the nodes in a file"
+            )
+        if done.exit_code:
+            why = to_short_line(decode_utf8(done.stderr)) or f"status {done.exit_code}"
+            raise UnreadableList(f"--slurm: {command} failed: {why}")
+        return parse_sinfo(decode_utf8(done.stdout), self._defaults)
 
 
 def parse_sinfo(text: str, defaults: AddressDefaults) -> list[NodeAddress]:

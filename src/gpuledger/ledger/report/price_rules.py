@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from heapq import heappop, heappush
+from itertools import chain
 from typing import NamedTuple
 
 from gpuledger.host.time_zone import time_zone_name
@@ -22,6 +23,7 @@ from gpuledger.model.errors import UsageError
 _FIRST, _LAST = -(2**40), 2**40
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANY = "*"
+_WILDCARDS = frozenset("*?[")
 
 
 class PriceTarget(NamedTuple):
@@ -169,10 +171,16 @@ def hidden_rules(rules: Sequence[PriceRule]) -> list[tuple[PriceRule, list[Price
     groups: dict[Patterns, list[PriceRule]] = {}
     for rule in rules:
         groups.setdefault(rule.entry.patterns, []).append(rule)
+    # A node's name without wildcards covers only itself: a list of each node's prices needs few comparisons.
+    by_node: dict[str | None, list[Patterns]] = {}
+    for patterns in groups:
+        node = patterns.node
+        by_node.setdefault(node if node and not _WILDCARDS.intersection(node) else None, []).append(patterns)
     found: list[tuple[PriceRule, list[PriceRule]]] = []
     for patterns, group in groups.items():
-        wider = {wide for wide in groups if _cover_all(wide, patterns)}
-        timeline = PriceTimeline([rule for rule in rules if rule.entry.patterns in wider])
+        candidates = [*by_node.get(None, ()), *(by_node.get(patterns.node, ()) if patterns.node else ())]
+        wider = [groups[wide] for wide in candidates if _cover_all(wide, patterns)]
+        timeline = PriceTimeline(sorted(chain.from_iterable(wider), key=lambda rule: rule.entry.number))
         for rule in group:
             # Also finds the rules after this one, but not before this one.
             first = dict.fromkeys(one for _, one in timeline.pieces(rule.stretch) if one is not None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -39,7 +39,7 @@ class EnergyEntry(NamedTuple):
     idle: int
     unattributed: int
     unobserved: int
-    shares: Iterable[tuple[Party, int]]
+    shares: Collection[tuple[Party, int]]
 
 
 class TimeEntry(NamedTuple):

@@ -57,7 +57,7 @@ from gpuledger.ledger.store.receipt_usage import (
     process_usage,
     usage_rows,
 )
-from gpuledger.ledger.store.report_query import build_report
+from gpuledger.ledger.store.report_query import build_reports
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, session_from_row
 from gpuledger.ledger.watched_time import HOUR, QUARTER
 from gpuledger.model.devices import Instance
@@ -67,6 +67,8 @@ from gpuledger.model.workload import FACTS, Workload
 # Owners and processes that a receipt lists, those with the most.
 _MOST_OWNERS: Final = 12
 _MOST_PROCESSES: Final = 12
+# The key of the parties that are not of the receipt.
+_OTHERS: Final[Key] = ("",)
 _OWNER_NAMES: Final = ("kind", "namespace", "pod", "container", "unit", "user", "job")
 
 
@@ -138,20 +140,19 @@ class _ReceiptReader:
     def receipt(self) -> ReceiptJson:
         """The receipt."""
         scope, target = self._scope, self._target
-        report = self._report(self._grouping)
+        report, by_device, by_owner = self._reports()
         row = next((line for line in report.lines if line.key == target.key), None)
         if row is None:
             raise self._not_in_range()
         begins, ends = report.periods[0].begins, report.periods[-1].ends
         total = row_amounts(row, rounded_row(report, row))
-        by_device = self._lines("device", lambda party: (party.device,))
         timeline = self._timeline(begins, ends)
         self._read_usage(begins, ends, timeline)
-        gpus = self._gpus(by_device, total, timeline, WatchedEvidence(self._history, report))
+        gpus = self._gpus(_own_lines(by_device), total, timeline, WatchedEvidence(self._history, report))
         first = min((gpu["begins"] for gpu in gpus if gpu["begins"] is not None), default=None)
         last = max((gpu["ends"] for gpu in gpus if gpu["ends"] is not None), default=None)
         processes, omitted = self._processes(begins * QUARTER, ends * QUARTER)
-        owners = self._owner_rows(total, timeline) if len(self._owners) > 1 else []
+        owners = self._owner_rows(_own_lines(by_owner), total, timeline) if len(self._owners) > 1 else []
         receipt = ReceiptJson(
             version=RECEIPT_VERSION,
             program=__version__,
@@ -189,9 +190,18 @@ class _ReceiptReader:
         receipt["advice"] = advise(receipt, scope.advice)
         return receipt
 
-    def _report(self, grouping: Grouping) -> UsageReport:
+    def _reports(self) -> list[UsageReport]:
+        """The report with the target's row, and those of its parts by device and by owner.
+
+        The ledger is read once: that takes longer than summing.
+        """
         scope = self._scope
-        return build_report(self._history, grouping, scope.prices, scope.within, node=scope.node)
+        groupings = (
+            self._grouping,
+            self._parts_grouping("device", lambda party: (party.device,)),
+            self._parts_grouping("owner", lambda party: (self._owner_name(party),)),
+        )
+        return build_reports(self._history, groupings, scope.prices, scope.within, node=scope.node)
 
     def _is_own(self, party: Party) -> bool:
         return self._grouping.key(party) == self._target.key
@@ -205,21 +215,21 @@ class _ReceiptReader:
             "another range with --since or --in"
         )
 
-    def _lines(self, name: str, key: Callable[[Party], Key]) -> list[ReportLine]:
-        """The report's rows of the target alone, by another key. Remembers the owners."""
+    def _parts_grouping(self, name: str, key: Callable[[Party], Key]) -> Grouping:
+        """The parts of the target's row by another key, and one row of all others. Remembers the owners."""
 
-        def own_key(party: Party) -> Key:
+        def part_key(party: Party) -> Key:
             if not self._is_own(party):
-                return ("",)
+                return _OTHERS
             self._owners.setdefault(self._owner_key(party), party.owner)
             return key(party)
 
-        grouping = Grouping(name, (name,), own_key, lambda _: ("",))
-        return [line for line in self._report(grouping).lines if line.key != ("",)]
+        return Grouping(name, (name,), part_key, lambda _: _OTHERS)
 
-    def _owner_rows(self, total: Amounts, timeline: ReceiptTimeline) -> list[ReceiptOwner]:
+    def _owner_rows(
+        self, lines: Sequence[ReportLine], total: Amounts, timeline: ReceiptTimeline
+    ) -> list[ReceiptOwner]:
         """The rows of several owners, the most expensive first."""
-        lines = self._lines("owner", lambda party: (self._owner_name(party),))
         rows = []
         for line, amounts in zip(lines, split_amounts(lines, total), strict=True):
             key: Key = tuple(json.loads(line.key[0]))
@@ -352,6 +362,10 @@ class _ReceiptReader:
                 line.bars["utilization"] = [
                     one if there else None for one, there in zip(fitted, present, strict=True)
                 ]
+
+
+def _own_lines(report: UsageReport) -> list[ReportLine]:
+    return [line for line in report.lines if line.key != _OTHERS]
 
 
 def _short_name(target: ExplainTarget) -> str:

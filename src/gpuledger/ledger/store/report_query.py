@@ -58,16 +58,35 @@ def build_report(
     Raises UsageError for an unknown grouping, and for a price list with an invalid date. See
     `require_watched_range` for ranges without data.
     """
+    grouping = find_grouping(by, history.devices) if isinstance(by, str) else by
+    (report,) = build_reports(
+        history, (grouping,), prices, within, progress, every=every, node=node, uses=uses
+    )
+    return report
+
+
+def build_reports(
+    history: History,
+    groupings: Sequence[Grouping],
+    prices: Prices,
+    within: ReportRange,
+    progress: Progress | None = None,
+    *,
+    every: str = "",
+    node: str = "",
+    uses: ListUses | None = None,
+) -> list[UsageReport]:
+    """Build a report by each grouping, all in one reading of the ledger. See `build_report`."""
     is_restricted = not history.reader.reads_all
     if is_restricted and uses is None:
         # Notes on what applies to nothing name others.
         uses = ListUses()
     zone = machine_time_zone() if within.zone is None else within.zone
     query = _ReportQuery(history, prices, zone, node, progress, uses)
-    grouping = find_grouping(by, history.devices) if isinstance(by, str) else by
     if is_restricted:
-        return own_report(query.report(own_grouping(grouping, history.is_own), within, every))
-    return query.report(grouping, within, every)
+        own = [own_grouping(grouping, history.is_own) for grouping in groupings]
+        return list(map(own_report, query.reports(own, within, every)))
+    return query.reports(groupings, within, every)
 
 
 def report_segments(
@@ -108,29 +127,41 @@ class _ReportQuery:
         self._prices_of: Callable[[PriceSegment], SegmentPrices]
         self._prices_of = lru_cache(None)(lambda segment: SegmentPrices(listed, node, segment.since))
 
-    def report(self, grouping: Grouping, within: ReportRange, every: str) -> UsageReport:
-        """Read the range, and build its report."""
+    def reports(self, groupings: Sequence[Grouping], within: ReportRange, every: str) -> list[UsageReport]:
+        """Read the range once, and build its report by each grouping."""
         if self._is_spread:
             within = full_hour_range(within, self._history.last, self._zone, self._history.cuts_around)
         parts, notes = self._parts(within, every)
+        tallies = [self._tally(grouping) for grouping in groupings]
+        self._read(tallies, parts)
+        found = []
+        for grouping, tally in zip(groupings, tallies, strict=True):
+            tally.finish()
+            scope = self._scope(grouping, within, parts)
+            report = build_usage_report(tally, scope, self._prices_of)
+            added = (*self._balance(tally, scope.period), *notes, *self._notes(tally))
+            found.append(replace(report, notes=(*added, *report.notes)))
+        return found
+
+    def _read(self, tallies: Sequence[Tally], parts: Sequence[ReportPart]) -> None:
+        """Add all entries of these parts to each of the tallies."""
         begins, ends = parts[0].begins, parts[-1].ends
-        tally = self._tally(grouping)
         cuts_around = self._history.cuts_around
         for segment in report_segments(parts, self._list, cuts_around, spread=self._is_spread):
-            self._add(tally, segment)
+            self._add(tallies, segment)
             if self._progress is not None:
                 self._progress("time and energy", (segment.until - begins) / max(ends - begins, 1))
+
+        def settle() -> None:
+            for tally in tallies:
+                tally.settle()
+
         for number, part in enumerate(parts):
-            tally.begin_period(number)
-            for times in self._history.times(part.begins, part.ends, tally.settle, self._progress):
-                tally.add_times(times)
-        tally.finish()
-        scope = self._scope(grouping, within, parts)
-        found = build_usage_report(tally, scope, self._prices_of)
-        return replace(
-            found,
-            notes=(*self._balance(tally, scope.period), *notes, *self._notes(tally), *found.notes),
-        )
+            for tally in tallies:
+                tally.begin_period(number)
+            for times in self._history.times(part.begins, part.ends, settle, self._progress):
+                for tally in tallies:
+                    tally.add_times(times)
 
     def _parts(self, within: ReportRange, every: str) -> tuple[list[ReportPart], tuple[str, ...]]:
         """The parts of the range that can have data, and notes on ends that moved."""
@@ -168,16 +199,20 @@ class _ReportQuery:
             spread=self._is_spread,
         )
 
-    def _add(self, tally: Tally, segment: PriceSegment) -> None:
-        tally.begin_segment(segment, self._prices_of(segment))
+    def _add(self, tallies: Sequence[Tally], segment: PriceSegment) -> None:
+        for tally in tallies:
+            tally.begin_segment(segment, self._prices_of(segment))
         within = (segment.since, segment.until)
         for energy in self._history.energy(*within):
-            tally.add_energy(energy)
+            for tally in tallies:
+                tally.add_energy(energy)
         for time in gpu_time_sums(self._history, *within):
-            tally.add_gpu_time(time)
+            for tally in tallies:
+                tally.add_gpu_time(time)
         for time in old_gpu_time(self._history, *within):
             self._has_old_hours = True
-            tally.add_gpu_time(time)
+            for tally in tallies:
+                tally.add_gpu_time(time)
 
     def _scope(self, grouping: Grouping, within: ReportRange, parts: list[ReportPart]) -> ReportScope:
         history, first = self._history, self._history.first_quarter

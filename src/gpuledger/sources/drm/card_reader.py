@@ -28,8 +28,6 @@ from gpuledger.sources.findings import SourceFindings
 
 PART: Final = "readings"
 _NO_VALUES: Final[Mapping[Quantity, ReadValue]] = {}
-# Sums over clients, which the source adds.
-OF_CLIENTS: Final = frozenset({q.UTILIZATION, q.MEMORY_USED})
 
 
 @dataclass(slots=True)

@@ -52,8 +52,10 @@ class SysfsFolder:
 
     def number(self, name: str, base: int = 10) -> int | None:
         """The number in a file; None if it is absent or no number."""
+        text = self.text(name)
         try:
-            return int(self.text(name), base)
+            # One more for a sign.
+            return int(text, base) if len(text) <= _LONGEST_NUMBER + 1 else None
         except ValueError:
             return None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.commands import CommandResult, CommandRunner, RunCommand
 from gpuledger.host.procfs import RemoteHost
 from gpuledger.model import quantities as q
 from gpuledger.model.checks import Check, Finding, Subject, fails, split_remedy, unknown, warning, works
@@ -19,7 +20,7 @@ from gpuledger.model.text import clean_name
 from gpuledger.model.throttle_reasons import throttling_now
 from gpuledger.sources.device_selection import REMEDY
 from gpuledger.sources.smi.columns import PART as COLUMNS_PART
-from gpuledger.sources.smi.command import Command, CommandResult, CommandRunner, RunCommand
+from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.failures import describe_failure, unavailable_error
 from gpuledger.sources.smi.parsed_output import decode_output, without_note
 from gpuledger.sources.smi.settings import SmiSettings

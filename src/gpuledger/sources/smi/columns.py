@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
 from gpuledger.sources.findings import SourceFindings
-from gpuledger.sources.smi.command import Command, CommandResult
+from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.csv import parse_query_gpu, rejected_field, replace_field
 from gpuledger.sources.smi.failures import describe_failure, failure_reason
 from gpuledger.sources.smi.fields import (

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from re import compile as pattern
 
+from gpuledger.host.commands import CommandResult
 from gpuledger.sources.smi import cell_names
 from gpuledger.sources.smi.cell_values import absent_reason
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.parsed_output import (
+    MOST_GPUS,
+    MOST_UNREADABLE,
     GpuBlock,
     SmiOutput,
     SmiProblem,
@@ -22,12 +24,11 @@ from gpuledger.sources.smi.parsed_output import (
     first_present,
     normalize_bus_id,
     parse_problem,
+    too_many_gpus,
     without_note,
 )
 
 _COLUMN = pattern(r"([A-Za-z][A-Za-z0-9_.]*)(?: \[([^\[\]]+)\])?")
-# A note such as `[Deprecated; ...]`, unlike a unit, has several words.
-_HEADER_NOTE = pattern(r"\s*\[[^\[\]]*\s[^\[\]]*\]$")
 _BARE_NUMBER = pattern(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _REJECTED = pattern(r"[Ff]ield \"([^\"\s]+)\" is not a valid field to query")
 _HEADER_NAMES = frozenset({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "pid"})
@@ -45,9 +46,15 @@ class ComputeApps:
     problems: list[SmiProblem] = field(default_factory=list)
     has_table: bool = False
 
-    def processes_of(self, bus: str, uuid: str) -> list[dict[str, str]]:
-        """Processes of one GPU, looked up by bus id if the table has that column, else by UUID."""
-        return self.by_bus.get(bus, []) if self.by_bus else self.by_uuid.get(uuid, [])
+    def take_processes(self, bus: str, uuid: str) -> list[dict[str, str]]:
+        """Processes of one GPU, looked up by bus id if the table has that column, else by UUID.
+
+        Each is returned once: no two GPUs have the same processes, even if their ids are equal.
+        """
+        table, name = (self.by_bus, bus) if self.by_bus else (self.by_uuid, uuid)
+        found = table.get(name, [])
+        table[name] = []
+        return found
 
 
 def rejected_field(result: CommandResult) -> str | None:
@@ -84,6 +91,10 @@ def parse_query_gpu(text: str) -> SmiOutput:
         )
         output.blocks.append(block)
         output.read_machine_cells(row_cells)
+        if len(output.blocks) > MOST_GPUS:
+            output.problems.append(too_many_gpus())
+            del output.blocks[MOST_GPUS:]
+            break
     return output
 
 
@@ -121,11 +132,12 @@ class _CsvHeader:
 
 
 def _find_header(text: str) -> _CsvHeader | None:
-    return next((header for line in text.split("\n") if (header := _parse_header(line))), None)
+    lines = text.split("\n", MOST_UNREADABLE)[:MOST_UNREADABLE]
+    return next((header for line in lines if (header := _parse_header(line))), None)
 
 
 def _parse_header(line: str) -> _CsvHeader | None:
-    titles = tuple(_HEADER_NOTE.sub("", cell.strip()) for cell in line.split(","))
+    titles = tuple(_without_header_note(cell.strip()) for cell in line.split(","))
     found = [_COLUMN.fullmatch(title) for title in titles]
     matches = [match for match in found if match]
     if len(matches) != len(found):
@@ -138,12 +150,25 @@ def _parse_header(line: str) -> _CsvHeader | None:
     return _CsvHeader(titles, names, units, duplicates)
 
 
+def _without_header_note(title: str) -> str:
+    """A title without a note such as `[Deprecated; ...]`, which, unlike a unit, has several words."""
+    head, bracket, note = title.removesuffix("]").rpartition("[")
+    is_note = title.endswith("]") and bracket and "]" not in note and any(map(str.isspace, note))
+    return head.rstrip() if is_note else title
+
+
 def _rows(
     text: str, free_text: tuple[str, ...], problems: list[SmiProblem]
 ) -> Iterator[tuple[_CsvHeader, tuple[str, ...]]]:
     header: _CsvHeader | None = None
     lines = text.split("\n")
+    unreadable = 0
     for number, line in enumerate(lines, 1):
+        if unreadable == MOST_UNREADABLE:
+            detail = f"{unreadable} lines are not rows of this table: the rest is not read"
+            problems.append(SmiProblem("ROW_UNREADABLE", detail))
+            return
+        unreadable += 1
         bare = line.rstrip("\r")
         if not bare.strip():
             continue
@@ -157,6 +182,7 @@ def _rows(
                 problems.append(SmiProblem("ROW_UNREADABLE", f"not a row of this table: {bare[:200]}"))
             else:
                 # Without a final newline the output may end in the middle of this cell.
+                unreadable -= 1
                 cut = number == len(lines) and _BARE_NUMBER.fullmatch(cells[-1])
                 yield header, (*cells[:-1], "") if cut else cells
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from gpuledger.host.commands import MAX_OUTPUT_BYTES, STUCK, CommandResult
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.text import clean_name, decode_utf8
-from gpuledger.sources.smi.command import MAX_OUTPUT_BYTES, STUCK, Command, CommandResult
+from gpuledger.sources.smi.command import Command
 
 RESET: Final = "stop its processes and run `nvidia-smi --gpu-reset -i BUS_ID` as root, or reboot"
 LOST: Final = "look for Xid 79 in the kernel log; power-cycle the machine, and reseat or replace the card"
@@ -141,7 +142,7 @@ def describe_failure(result: CommandResult, command: Command) -> str:
     if result.timed_out:
         return "killed at its time limit"
     if result.overran:
-        return f"killed: it wrote more than {MAX_OUTPUT_BYTES // 2**20} MiB"
+        return f"killed: it wrote more than {MAX_OUTPUT_BYTES // 2**20} MiB, or very many short lines"
     if result.exit_code == 0:
         return ""
     parts = [f"exit {result.exit_code}", _meaning(result, command), _message(result)]

@@ -10,7 +10,8 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import IO, Final, Protocol
 
-from gpuledger.sources.smi.command import MAX_OUTPUT_BYTES, Command, CommandResult, kill_group, start_command
+from gpuledger.host.commands import MAX_OUTPUT_BYTES, CommandResult, kill_group, start_command
+from gpuledger.sources.smi.command import Command
 
 log = logging.getLogger("gpuledger.smi")
 

@@ -21,12 +21,20 @@ from gpuledger.model.text import clean_name
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi import cell_names
 from gpuledger.sources.smi.cell_values import absent_reason, cell_text, parse_quantity, parse_whole
-from gpuledger.sources.smi.parsed_output import Cells, GpuBlock, first_present, normalize_bus_id
+from gpuledger.sources.smi.parsed_output import (
+    MOST_GPUS,
+    Cells,
+    GpuBlock,
+    first_present,
+    normalize_bus_id,
+)
 
 _GPU = pattern(r"GPU\s+([0-9]{1,5}):.*\(UUID:\s*([^\s()]+)\)\s*")
 # Longer lines are not nvidia-smi's, and would make the patterns slow.
 _MAX_LINE_LENGTH = 1000
-_MIG = pattern(r"\s+MIG\s+(\S.*?)\s+Device\s+([0-9]{1,5}):\s*\(UUID:\s*(MIG-[^\s()]+)\)\s*")
+# A GPU has at most seven MIG instances of GPUs, each with seven of compute.
+_MAX_LINES = MOST_GPUS * 50
+_MIG = pattern(r"\s+MIG\s+(\S+)\s+Device\s+([0-9]{1,5}):\s*\(UUID:\s*(MIG-[^\s()]+)\)\s*")
 
 
 @dataclass(slots=True)
@@ -41,7 +49,7 @@ def parse_gpu_listing(text: str) -> GpuListing:
     """Parse the listing; skip an incomplete line, and after an incomplete GPU line its MIG lines."""
     listing = GpuListing()
     gpu = ""
-    for line in text.split("\n"):
+    for line in text.split("\n", _MAX_LINES)[:_MAX_LINES]:
         if len(line) > _MAX_LINE_LENGTH:
             gpu = ""
         elif found := _GPU.fullmatch(line):

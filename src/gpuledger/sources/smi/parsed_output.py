@@ -15,6 +15,12 @@ from gpuledger.sources.smi.cell_values import absent_reason, cell_text, parse_in
 
 Cells = Mapping[str, str]
 
+# More GPUs than a machine has: further ones are not read.
+MOST_GPUS = 256
+# Lines of an output that cannot be read, after which the rest is not read.
+MOST_UNREADABLE = 1000
+# No path of nvidia-smi has a longer part.
+LONGEST_NAME = 200
 # So many duplicate cells in one block mean that two GPUs' outputs merged; neither can be trusted.
 MERGED_GPUS_LIMIT = 4
 
@@ -101,9 +107,14 @@ def first_present(cells: Cells, names: tuple[str, ...]) -> str | None:
     return next((cell for cell in found if not absent_reason(cell)), found[0] if found else None)
 
 
+def too_many_gpus() -> SmiProblem:
+    """The problem of an output with more GPUs than MOST_GPUS."""
+    return SmiProblem("TOO_MANY_GPUS", f"more than {MOST_GPUS} GPUs in the output: the rest is not read")
+
+
 _BUS = pattern(r"(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])")
 _NO_HANDLE = pattern(
-    r"unable to determine the device handle for\s+(?:gpu)?\s*"
+    r"unable to determine the device handle for\s+(?:gpu\s*)?"
     r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*(.*)",
     IGNORECASE,
 )

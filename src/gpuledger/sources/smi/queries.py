@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.host.commands import CommandResult, RunCommand
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.source import Clock
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi import cell_names
-from gpuledger.sources.smi.command import Command, CommandResult, RunCommand
+from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.csv import (
     ComputeApps,
     parse_query_apps,
@@ -32,6 +33,8 @@ from gpuledger.sources.smi.xml import parse_xml
 
 # A call that failed is skipped for this many seconds.
 RETRY_SECONDS = 60.0
+# Bytes that nvidia-smi may print instead of GPUs, with the banner of a remote machine.
+_LONGEST_MESSAGE = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -62,6 +65,12 @@ class SmiQueries:
             return output
         if _reports_no_gpu(output) or is_fatal(result, self.command):
             raise self._no_gpu_error(result, output)
+        if len(result.stdout) > _LONGEST_MESSAGE and not output.problems:
+            raise SourceUnavailable(
+                f"{self.command.program}: {len(result.stdout):,} bytes of output without a GPU; "
+                "check --nvidia-smi-command: it is not nvidia-smi",
+                "not_nvidia_smi",
+            )
         try:
             output = self._query_csv_and_report(findings)
         except SourceUnavailable as fallback_error:
@@ -164,8 +173,8 @@ def _add_processes(output: SmiOutput, apps: ComputeApps, report: SmiOutput, *, a
     report_blocks = {block_bus_id(block): block for block in report.blocks}
     for block in output.blocks:
         bus = block_bus_id(block)
-        listed = apps.processes_of(bus, block_uuid(block) or "")
-        found = report_blocks.get(bus, GpuBlock(bus))
+        listed = apps.take_processes(bus, block_uuid(block) or "")
+        found = report_blocks.pop(bus, GpuBlock(bus))
         if found.processes is None:
             block.processes = listed if apps_complete or listed else None
         elif found.mig_devices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gpuledger.host.commands import CommandRunner, RunCommand
 from gpuledger.model.devices import Instance, is_selected
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.errors import SourceUnavailable
@@ -16,7 +17,7 @@ from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.cell_values import parse_index
 from gpuledger.sources.smi.columns import PART, ColumnReader
-from gpuledger.sources.smi.command import Command, CommandRunner, RunCommand
+from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.loop_mode import ReportReader, StartLoop
 from gpuledger.sources.smi.parsed_gpus import (
     GpuListing,

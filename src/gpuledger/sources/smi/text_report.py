@@ -9,12 +9,16 @@ from re import compile as pattern
 
 from gpuledger.sources.smi.cell_names import PROCESS_NAME
 from gpuledger.sources.smi.parsed_output import (
+    LONGEST_NAME,
     MERGED_GPUS_LIMIT,
+    MOST_GPUS,
+    MOST_UNREADABLE,
     GpuBlock,
     SmiOutput,
     SmiProblem,
     normalize_bus_id,
     parse_problem,
+    too_many_gpus,
     without_note,
 )
 
@@ -33,17 +37,24 @@ def parse_text_report(text: str) -> SmiOutput:
     output = SmiOutput()
     reader: _GpuReader | None = None
     *lines, rest = text.split("\n")
-    for line in lines:
+    for number, line in enumerate(lines):
         heading = _GPU.fullmatch(line.rstrip())
         if heading:
             _finish_block(reader, output)
+            if len(output.blocks) + len(output.problems) >= MOST_GPUS:
+                output.problems.append(too_many_gpus())
+                return output
             reader = _GpuReader(normalize_bus_id(heading[1]))
         elif found := parse_problem(line):
             output.problems.append(found)
+            if len(output.problems) >= MOST_UNREADABLE:
+                return output
         elif reader is not None:
             reader.read_line(line)
-        else:
+        elif number < MOST_UNREADABLE:
             _read_head(line, output)
+        else:
+            return output
     if reader is not None and rest.strip():
         reader.handle_truncation(rest)
     _finish_block(reader, output)
@@ -81,7 +92,7 @@ class _GpuReader:
         indent = len(line) - len(line.lstrip(" "))
         key, colon, value = line.strip().partition(" : ")
         name = _normalize_key(key.removesuffix(" :"))
-        if not name or indent == 0:
+        if not name or indent == 0 or len(name) > LONGEST_NAME:
             return
         while self._path and self._path[-1][0] >= indent:
             self._path.pop()

@@ -7,28 +7,37 @@ other GPU, the complete elements of a truncated document are kept, and entities 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from re import Match, Pattern
+from itertools import islice
+from re import MULTILINE, Match
 from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from gpuledger.sources.smi.cell_names import PROCESS_NAME
 from gpuledger.sources.smi.parsed_output import (
+    LONGEST_NAME,
     MERGED_GPUS_LIMIT,
+    MOST_GPUS,
     GpuBlock,
     SmiOutput,
     SmiProblem,
     normalize_bus_id,
     parse_problem,
+    too_many_gpus,
     without_note,
 )
 
-_GPU, _END = pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"), pattern("</gpu>")
+_GPU, _END = r"<gpu id=\"([^\"<>]*)\"\s*>", "</gpu>"
+# At the start of a line, and anywhere: the name of a process may contain a tag.
+_GPUS = (pattern(rf"^[^\S\n]*({_GPU})", MULTILINE), pattern(f"({_GPU})"))
+_ENDS_OF_GPU = (pattern(rf"^[^\S\n]*({_END})", MULTILINE), pattern(f"({_END})"))
 _HEAD = pattern(r"<(\w+)>([^<]*)</\1>")
 # Dropped before parsing: half of the output's bytes, and no value that is used.
 _CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
 _FORBIDDEN = pattern("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LEAF = pattern(r"<([A-Za-z_][\w.-]*)>(.*)</\1>")
 _TAG = pattern(r"</?[A-Za-z_][\w.-]*(?: id=\"[^\"<>]*\")?\s*/?>")
+# Characters that XML cannot have, in one GPU: with more, its text is not of nvidia-smi.
+_MOST_FORBIDDEN = 1000
 # nvidia-smi nests elements five deep; the limit bounds the memory for paths of malformed documents.
 _MAX_DEPTH = 32
 # Characters between two GPUs that are searched for messages, at both ends.
@@ -38,24 +47,26 @@ _PARSED_SEPARATELY = ("mig_devices", "processes", "accounted_processes")
 
 def parse_xml(text: str) -> SmiOutput:
     """Parse the output of `-q -x`. Accepts any text and never raises."""
-    starts = _find_tags(_GPU, text)
-    head = text[: starts[0].start()] if starts else text
+    starts = _find_starts(text)
+    head = text[: starts[0][0]] if starts else text
     output = SmiOutput(problems=_find_problems(head))
     if "<!ENTITY" in head:
         detail = "rejected: the XML declares entities, which nvidia-smi never does"
         output.problems.append(SmiProblem("ENTITIES", detail))
         return output
     output.read_machine_cells({found[1]: without_note(found[2].strip()) for found in _HEAD.finditer(head)})
-    ends = [start.start() for start in starts[1:]] + [len(text)] if starts else []
-    for start, end in zip(starts, ends, strict=True):
-        chunk = text[start.start() : end]
-        close = next(iter(_find_tags(_END, chunk)), None)
-        bus = normalize_bus_id(start[1])
+    ends = [start for start, _ in starts[1:]] + [len(text)]
+    if len(starts) > MOST_GPUS:
+        output.problems.append(too_many_gpus())
+    for (start, printed), end in zip(starts[:MOST_GPUS], ends, strict=False):
+        chunk = text[start:end]
+        close = next((found.end() for tag in _ENDS_OF_GPU if (found := tag.search(chunk))), None)
+        bus = normalize_bus_id(printed)
         if close is None:
             output.problems.append(SmiProblem("TRUNCATED", f"the XML of GPU {bus or '?'} is truncated", bus))
             continue
-        output.problems.extend(_find_problems(chunk[close.end() :]))
-        block = _parse_gpu(bus, chunk[: close.end()])
+        output.problems.extend(_find_problems(chunk[close:]))
+        block = _parse_gpu(bus, chunk[:close])
         if block is None:
             output.problems.append(
                 SmiProblem("MANGLED", f"the XML of GPU {bus or '?'} cannot be parsed", bus)
@@ -65,13 +76,12 @@ def parse_xml(text: str) -> SmiOutput:
     return output
 
 
-def _find_tags(tag: Pattern[str], text: str) -> list[Match[str]]:
-    # Prefer tags at the start of a line, because the name of a process may contain a tag.
-    found = list(tag.finditer(text))
-    at_line_start = [
-        match for match in found if not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
-    ]
-    return at_line_start or found
+def _find_starts(text: str) -> list[tuple[int, str]]:
+    """Where the elements of GPUs begin, with their bus ids: one more than MOST_GPUS, at most."""
+    for tag in _GPUS:
+        if found := list(islice(tag.finditer(text), MOST_GPUS + 1)):
+            return [(match.start(1), match[2]) for match in found]
+    return []
 
 
 def _find_problems(text: str) -> list[SmiProblem]:
@@ -90,6 +100,8 @@ def _parse_gpu(bus: str, body: str) -> GpuBlock | None:
     try:
         root = fromstring(body)
     except (ParseError, ValueError):
+        if next(islice(_FORBIDDEN.finditer(body), _MOST_FORBIDDEN, None), None):
+            return None
         repaired, dropped = _repair(body)
         try:
             root = fromstring(repaired)
@@ -145,14 +157,19 @@ def _flatten(root: Element, excluded: tuple[str, ...] = ()) -> tuple[dict[str, s
 
 def _iter_leaves(root: Element, excluded: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     # A stack instead of recursion, because the document determines the depth.
-    waiting = [(child.tag, child, 1) for child in reversed(root) if child.tag not in excluded]
+    waiting = [(child.tag, child, 1) for child in _named(root) if child.tag not in excluded]
     while waiting:
         path, element, depth = waiting.pop()
         if len(element):
             if depth < _MAX_DEPTH:
-                waiting.extend((f"{path}/{child.tag}", child, depth + 1) for child in reversed(element))
+                waiting.extend((f"{path}/{child.tag}", child, depth + 1) for child in _named(element))
         else:
             yield path, (element.text or "").strip()
+
+
+def _named(element: Element) -> Iterator[Element]:
+    """The children in reverse, without those of which the paths would need much memory."""
+    return (child for child in reversed(element) if len(child.tag) <= LONGEST_NAME)
 
 
 def _repair(body: str) -> tuple[str, int]:

@@ -11,6 +11,7 @@ from drm_machine import DrmMachine
 from gpuledger.host.files import read_whole
 from gpuledger.host.procfs import ProcFs
 from gpuledger.model.devices import Device
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.sources.drm.cards import CardReader
@@ -104,3 +105,19 @@ def hide_process(node: DrmNode, pid: int) -> None:
         procfs=node.machine.procfs,
         clients=clients,
     )
+
+
+SECOND = 10**9
+MIB = 1 << 20
+AMD, XE = "0000:03:00.0", "0000:04:00.0"
+MI210 = {"unique_id": "1901ead3a2ecd4a6", "gpu_busy_percent": 0, "mem_info_vram_total": 1000}
+
+
+def only(found: DrmNode, seconds: float = 1.0) -> Reading:
+    (reading,) = found.read(seconds).readings
+    return reading
+
+
+def process_of(reading: Reading, pid: int) -> GpuProcess:
+    assert reading.processes is not None
+    return next(process for process in reading.processes if process.pid == pid)

@@ -1,4 +1,4 @@
-"""DrmSource: identity, order, sleep, permissions, partitions, processes and counters of a machine."""
+"""DrmSource: identity, order, sleep, permissions and counters of a machine."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from drm_machine import amd_client, metrics_table, xe_client
+from drm_machine import amd_client, metrics_table
 from gpuledger.host.files import read_whole
 from gpuledger.model import quantities as q
-from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.model.process import NO_USAGE, GpuProcess, ProcessType, Usage
 from gpuledger.model.snapshot import Reading
-from unit.sources.drm.support import DrmNode, by_device, hide_process
-
-SECOND = 10**9
-MIB = 1 << 20
-AMD, XE = "0000:03:00.0", "0000:04:00.0"
-MI210 = {"unique_id": "1901ead3a2ecd4a6", "gpu_busy_percent": 0, "mem_info_vram_total": 1000}
+from unit.sources.drm.support import (
+    AMD,
+    MI210,
+    MIB,
+    SECOND,
+    XE,
+    DrmNode,
+    by_device,
+    only,
+    process_of,
+)
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> DrmNode:
     return DrmNode(tmp_path)
-
-
-def only(found: DrmNode, seconds: float = 1.0) -> Reading:
-    (reading,) = found.read(seconds).readings
-    return reading
-
-
-def process_of(reading: Reading, pid: int) -> GpuProcess:
-    assert reading.processes is not None
-    return next(process for process in reading.processes if process.pid == pid)
 
 
 # Discovery and identity.
@@ -326,256 +319,6 @@ def test_another_index_of_the_same_gpu_changes_nothing_else(node: DrmNode) -> No
     node.machine.write("sys/class/drm/card0/device/hwmon/hwmon0/energy1_input", "9000000\n")
     reading = only(node)
     assert (reading.device.gpu.index, reading.get(q.POWER)) == (4, 4.0)
-
-
-# Partitions.
-
-PACKAGE = "1d8b0ab57a9dd2c3"
-
-
-def add_partitioned(node: DrmNode, busy: list[int], sums: list[int]) -> None:
-    """An MI300X in DPX: two partitions, with these momentary and summed activities per die."""
-    raw = bytearray(
-        metrics_table((1, 7), num_partition=2, energy_accumulator=50 << 16, accumulation_counter=1)
-    )
-    _write_partitions(raw, busy, sums)
-    node.machine.add_card(
-        0,
-        "0000:05:00.0",
-        "1002:74a1",
-        render=128,
-        unique_id=PACKAGE,
-        current_compute_partition="DPX",
-        current_memory_partition="NPS1",
-        gpu_busy_percent=40,
-        mem_info_vram_total=192 << 30,
-        mem_info_vram_used=5,
-        gpu_metrics=bytes(raw),
-    )
-    for number in (0, 1):
-        node.machine.add_node(
-            2 + number,
-            700 + number,
-            location_id=0x500 + number,
-            drm_render_minor=128 + number,
-            simd_count=608,
-            gfx_target_version=90402,
-        )
-        bank = f"sys/class/kfd/kfd/topology/nodes/{2 + number}/mem_banks/0/properties"
-        node.machine.write(bank, f"heap_type 1\nsize_in_bytes {96 << 30}\n")
-
-
-def _write_partitions(raw: bytearray, busy: list[int], sums: list[int]) -> None:
-    from struct import pack_into
-
-    from gpuledger.sources.drm.gpu_metrics import metrics_layout
-
-    layout = metrics_layout((1, 7))
-    start = next(place.offset for place in layout.places if place.code == "X")
-    assert layout.partition is not None
-    places = {place.name: place.offset for place in layout.partition.places}
-    for number, (now, total) in enumerate(zip(busy, sums, strict=True)):
-        block = start + number * layout.partition.size
-        pack_into("<4I", raw, block + places["gfx_busy_inst"], *[now] * 4)
-        pack_into("<4Q", raw, block + places["gfx_busy_acc"], *[total] * 4)
-
-
-def test_partitions_are_instances_with_their_memory_activity_and_compute_units(node: DrmNode) -> None:
-    add_partitioned(node, [80, 0], [1000, 1000])
-    first = node.read()
-    add_partitioned(node, [80, 0], [1300, 1100])
-    package, *parts = node.read().readings
-    assert isinstance(package.device, Gpu)
-    assert (package.mig_enabled, package.device.sm_count, package.processes) == (True, 304, ())
-    assert package.get(q.ENERGY) == 50_000
-    assert package.get(q.MEMORY_TOTAL) == 192 << 30
-    devices = [one.device for one in parts]
-    assert [
-        (one.uuid, one.instance, one.profile, one.sm_count) for one in devices if isinstance(one, Instance)
-    ] == [
-        (f"GPU-{PACKAGE}/0", "0_0", "dpx_nps1", 152),
-        (f"GPU-{PACKAGE}/1", "1_0", "dpx_nps1", 152),
-    ]
-    # Their mean is what the package was busy: 40 %; three quarters of it in the first.
-    assert [one.get(q.ENGINE_ACTIVITY) for one in parts] == pytest.approx([0.6, 0.2])
-    # Nothing to compare with at first: what the dies report.
-    assert [one.get(q.ENGINE_ACTIVITY) for one in first.readings[1:]] == [0.8, 0.0]
-    assert [one.get(q.MEMORY_TOTAL) for one in parts] == [96 << 30] * 2
-    assert all(q.POWER not in one.values and q.ENERGY not in one.values for one in parts)
-
-
-def test_a_client_of_a_partition_is_found_by_its_render_node(node: DrmNode) -> None:
-    add_partitioned(node, [0, 0], [0, 0])
-    # Its fdinfo names the parent's address.
-    node.machine.add_process(9, {3: ("renderD129", amd_client("0000:05:00.0", 1, vram=MIB))})
-    node.machine.use_kfd(9, 701, vram=2 * MIB, occupancy=38)
-    node.machine.use_kfd(10, 700, vram=MIB, occupancy=0)
-    package, first, second = node.read().readings
-    assert [[one.pid for one in reading.processes or ()] for reading in (package, first, second)] == [
-        [],
-        [10],
-        [9],
-    ]
-    # Both describe the same bytes.
-    assert process_of(second, 9).memory == 2 * MIB
-    assert process_of(second, 9).usage.sm == 0.25
-    assert (first.samples, second.samples) == (None, None)
-
-
-def test_without_kfd_the_partitions_are_equal_parts(node: DrmNode) -> None:
-    node.machine.add_card(
-        0,
-        AMD,
-        "1002:74a1",
-        unique_id=PACKAGE,
-        current_compute_partition="CPX",
-        current_memory_partition="NPS4",
-    )
-    package, *parts = node.read().readings
-    assert [one.device.instance for one in parts] == [f"{number}_0" for number in range(8)]
-    assert (package.device.gpu.sm_count, {one.device.sm_count for one in parts}) == (8, {1})
-
-
-def test_a_partition_without_a_node_leaves_its_units_uncovered(node: DrmNode) -> None:
-    node.machine.add_topology("mi300-cpx")
-    for number, address in enumerate(("0000:05:00.0", "0000:27:00.0")):
-        node.machine.add_card(number, address, "1002:74a1", current_compute_partition="CPX")
-    found = node.read()
-    packages = [one.device for one in found.readings if isinstance(one.device, Gpu)]
-    assert [(one.sm_count, one.uuid) for one in packages] == [
-        (304, "GPU-e3aa140f9a5f9e31"),
-        (304, "GPU-2250f807caf2231a"),
-    ]
-    assert len(found.readings) == 2 + 16
-
-
-# Processes.
-
-
-def test_a_process_has_engine_time_memory_type_and_identity(node: DrmNode) -> None:
-    node.machine.add_card(0, AMD, "1002:740f", render=128, **MI210)
-    for gfx in (0, SECOND // 2):
-        client = amd_client(AMD, 1, gfx=gfx + 1, dec=gfx // 2, vram=MIB)
-        node.machine.add_process(9, {3: ("renderD128", client)})
-        reading = only(node)
-    process = process_of(reading, 9)
-    assert process.usage == Usage(sm=0.5, memory=None, encoder=0.0, decoder=0.25, jpeg=0.0)
-    assert (process.memory, process.type_text, process.host.start.ticks) == (MIB, "G", 5009)
-    assert reading.samples is not None
-    (sample,) = reading.samples
-    assert (sample.pid, sample.sm, sample.decoder, sample.at) == (9, 0.5, 0.25, 502_000_000)
-    assert reading.rules.basis == "engine_time"
-
-
-def test_a_queueing_process_shows_at_most_all_of_the_time_but_weighs_more(node: DrmNode) -> None:
-    node.machine.add_card(0, AMD, "1002:740f", render=128, **MI210)
-    for compute in (0, 3 * SECOND):
-        node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, compute=compute + 1))})
-        reading = only(node)
-    assert process_of(reading, 9).usage.sm == 1.0
-    assert reading.samples is not None
-    assert reading.samples[0].sm == 3.0
-
-
-def test_the_usage_of_a_client_seen_once_is_unknown_not_zero(node: DrmNode) -> None:
-    node.machine.add_card(0, AMD, "1002:740f", render=128, **MI210)
-    node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=SECOND))})
-    assert process_of(only(node), 9).usage == NO_USAGE
-
-
-def test_rocm_processes_share_what_the_gpu_was_busy_beyond_its_clients(node: DrmNode) -> None:
-    node.machine.add_node(1, 100, location_id=0x300, gfx_target_version=90010, drm_render_minor=128)
-    node.machine.add_card(0, AMD, "1002:740f", render=128, gpu_busy_percent=90, unique_id="a")
-    for gfx in (0, SECOND // 10):
-        node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=gfx + 1))})
-        node.machine.add_process(20, {5: ("renderD128", amd_client(AMD, 2, vram=MIB))})
-        node.machine.add_process(21)
-        node.machine.use_kfd(20, 100, vram=2 * MIB, occupancy=78)
-        node.machine.use_kfd(21, 100, vram=MIB, occupancy=26)
-        reading = only(node)
-    samples = {sample.pid: sample.sm for sample in reading.samples or ()}
-    assert samples == pytest.approx({9: 0.1, 20: 0.6, 21: 0.2})
-    assert reading.rules.basis == "occupancy"
-    assert {one.pid: one.type_text for one in reading.processes or ()} == {9: "G", 20: "C", 21: "C"}
-    assert process_of(reading, 20).types == {ProcessType.COMPUTE}
-    assert process_of(reading, 20).memory == 2 * MIB
-    assert process_of(reading, 20).usage.sm == 0.75
-
-
-def test_without_nodes_of_kfd_a_rocm_process_is_known_by_its_files(node: DrmNode) -> None:
-    node.machine.add_card(0, AMD, "1002:740f", render=128, **(MI210 | {"gpu_busy_percent": 80}))
-    for pid, memory in ((20, MIB), (21, MIB), (22, 0)):
-        node.machine.add_process(pid, {3: ("renderD128", amd_client(AMD, pid, vram=memory))})
-        if pid != 21:
-            (node.machine.proc / f"{pid}/fd/4").symlink_to("/dev/kfd")
-    reading = only(node)
-    assert {one.pid: one.type_text for one in reading.processes or ()} == {20: "C", 21: "G", 22: "G"}
-    assert {sample.pid: sample.sm for sample in reading.samples or ()} == {20: 0.8, 21: 0.0, 22: 0.0}
-    assert reading.rules.basis == "equal"
-
-
-def test_rocm_on_rdna_is_split_equally_and_says_so(node: DrmNode) -> None:
-    node.machine.add_node(1, 100, location_id=0x300, gfx_target_version=110000)
-    node.machine.add_card(0, AMD, "1002:744c", gpu_busy_percent=80, unique_id="a")
-    for pid in (20, 21):
-        node.machine.add_process(pid)
-        node.machine.use_kfd(pid, 100, vram=MIB)
-    reading = only(node)
-    assert {sample.pid: sample.sm for sample in reading.samples or ()} == {20: 0.4, 21: 0.4}
-    assert reading.rules.basis == "equal"
-    assert process_of(reading, 20).usage == NO_USAGE
-
-
-def test_pids_of_kfd_are_not_used_where_host_pids_are_hidden(tmp_path: Path) -> None:
-    node = DrmNode(tmp_path, sees_host_pids=lambda: False)
-    node.machine.add_node(1, 100, location_id=0x300)
-    node.machine.add_card(0, AMD, "1002:740f", **MI210)
-    node.machine.use_kfd(20, 100, vram=MIB)
-    assert only(node).processes == ()
-
-
-def test_utilization_and_memory_of_intel_are_sums_over_clients(node: DrmNode) -> None:
-    node.machine.add_card(0, XE, "8086:e20b", "xe", render=129)
-    for step in (0, 1):
-        for pid in (9, 10):
-            client = xe_client(XE, pid, total=1000 + 1000 * step, rcs=100 * step, ccs=300 * step, vram=MIB)
-            node.machine.add_process(pid, {3: ("renderD129", client)})
-        reading = only(node)
-    assert reading.get(q.UTILIZATION) == pytest.approx(0.6)
-    assert reading.get(q.MEMORY_USED) == 2 * MIB
-    assert process_of(reading, 9).usage == Usage(sm=pytest.approx(0.3))
-
-
-def test_a_sum_over_clients_that_were_read_once_is_unknown(node: DrmNode) -> None:
-    node.machine.add_card(0, XE, "8086:e20b", "xe", render=129)
-    node.machine.add_process(9, {3: ("renderD129", xe_client(XE, 9, total=1000, ccs=500))})
-    assert q.UTILIZATION not in only(node).values
-    assert only(node).get(q.UTILIZATION) == 0.0
-
-
-def test_without_all_clients_there_is_no_sum(tmp_path: Path) -> None:
-    node = DrmNode(tmp_path)
-    hide_process(node, 10)
-    node.machine.add_card(0, XE, "8086:e20b", "xe", render=129)
-    for pid in (9, 10):
-        node.machine.add_process(pid, {3: ("renderD129", xe_client(XE, pid, total=1000, vram=MIB))})
-    reading = only(node)
-    assert [one.pid for one in reading.processes or ()] == [9]
-    assert not {q.UTILIZATION, q.MEMORY_USED} & reading.values.keys()
-    assert node.source.hidden_processes == (1, 2)
-
-
-def test_what_a_gpu_does_beyond_visible_processes_is_not_theirs(tmp_path: Path) -> None:
-    node = DrmNode(tmp_path)
-    hide_process(node, 10)
-    node.machine.add_card(0, AMD, "1002:740f", render=128, **(MI210 | {"gpu_busy_percent": 70}))
-    node.machine.add_process(10)
-    for gfx in (0, SECOND // 2):
-        node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=gfx + 1))})
-        reading = only(node)
-    assert reading.unseen == pytest.approx(0.2)
-    node.machine.end_process(10)
-    assert only(node).unseen == 0.0
 
 
 def test_throttled_time_comes_from_the_residencies_of_the_firmware(node: DrmNode) -> None:

@@ -15,8 +15,8 @@ from builders import FakeClock, node_state
 from gpuledger.dialects.settings import SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.exposition.text import encode_text
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.quantities import COLUMNS
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.captures import PHASES, captures, check_page

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from builders import FakeClock
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.sources.smi.checks import find_smi_problems
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from smi.recorded import Recorded, fixture
 

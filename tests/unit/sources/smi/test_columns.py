@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from builders import FakeClock
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import COLUMNS, POWER
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.recorded import ALL, FirstSeenHost, Recorded, fixture, source

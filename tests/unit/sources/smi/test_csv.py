@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from builders import FakeClock
+from gpuledger.host.commands import CommandResult
 from gpuledger.model import quantities as q
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.csv import parse_query_apps, parse_query_gpu
 from smi.recorded import ALL, Recorded, fixture, processes, read, source
 
@@ -79,7 +79,7 @@ def test_commas_in_a_process_name_do_not_shift_columns(name: str) -> None:
         "gpu_uuid, gpu_bus_id, pid, process_name, used_gpu_memory [MiB]\n"
         f"GPU-1, 00000000:01:00.0, 42, {name}, 8 MiB\n"
     )
-    (app,) = apps.processes_of("00000000:01:00.0", "")
+    (app,) = apps.take_processes("00000000:01:00.0", "")
     assert (app["pid"], app["used_gpu_memory"]) == ("42", "8 MiB")
     assert app["process_name"] == name.strip()
 
@@ -152,7 +152,7 @@ def test_a_duplicate_column_is_ignored() -> None:
 def test_a_number_at_a_truncated_end_is_ignored() -> None:
     cut = APPS[: APPS.rindex(" MiB")]
     for text, memory in ((cut, ""), (APPS.rstrip("\n"), "1016 MiB")):
-        (app,) = parse_query_apps(text).processes_of("00000000:81:00.0", "")
+        (app,) = parse_query_apps(text).take_processes("00000000:81:00.0", "")
         assert app["used_gpu_memory"] == memory
 
 

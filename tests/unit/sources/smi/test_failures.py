@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.sources.smi.command import Command, CommandResult
+from gpuledger.host.commands import CommandResult
+from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.failures import EXIT_CODES, describe_failure, is_fatal, unavailable_error
 
 LOCAL, SSH = Command("nvidia-smi"), Command("ssh user@host nvidia-smi")

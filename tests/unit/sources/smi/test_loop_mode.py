@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from builders import FakeClock
-from gpuledger.sources.smi.command import Command, CommandResult
+from gpuledger.host.commands import CommandResult
+from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.loop_mode import LoopProcess, ReportReader
 
 WORDS = ("nvidia-smi", "-q", "-x", "-l", "1")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from builders import FakeClock
+from gpuledger.host.commands import CommandResult
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import NO_USAGE, Usage
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.recorded import ALL, FirstSeenHost, Recorded, fixture, processes, read, source

@@ -36,7 +36,8 @@ test: $(VENV)/.dev debian  ## all tests except e2e, with a real Prometheus and t
 
 # An empty list of tests is no error: the change may be in the docs.
 quick: lint              ## lint, types, and the unit tests of what changed since BASE=HEAD
-	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) && [ -z "$$tests" ] || $(BIN)/python -m pytest -q --workers $(JOBS) $$tests
+	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) || exit 1; \
+	[ -z "$$tests" ] || $(IN_MEMORY) $(BIN)/python -m pytest -q --workers $(JOBS) $$tests
 
 unit: $(VENV)/.dev       ## the fast tests
 	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/unit
@@ -167,7 +168,7 @@ release: wheel executables packages chart-package image-archive sbom checksums  
 
 release-version:         ## check that TAG is the version of program, chart and image, and has a part in CHANGELOG.md
 	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "the tag is $(TAG), src/gpuledger/__init__.py says $(VERSION)"; exit 1; }
-	@grep -q '^## $(VERSION)' CHANGELOG.md || { echo "CHANGELOG.md has no part '## $(VERSION)'"; exit 1; }
+	@grep -qx '## $(subst .,[.],$(VERSION)) - 20..-..-..' CHANGELOG.md || { echo "CHANGELOG.md has no part '## $(VERSION) - DATE'"; exit 1; }
 
 release-notes:           ## print the part of this version in CHANGELOG.md
 	@awk '/^## /{shown = ($$2 == "$(VERSION)")} shown' CHANGELOG.md

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 from gpuledger.app.flags import CommandParser, setting_words
 from gpuledger.config.help_pages import HelpPage
+from gpuledger.dialects.catalogue import DIALECT_NAMES
 from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, SERVED_MODEL, TEAM
 from gpuledger.model.settings import Setting
-from gpuledger.operator.spec_sections import DIALECTS
 from gpuledger.sources.simulator.scenario_parser import BUILTINS
 from gpuledger.sources.source_factory import KINDS
 from gpuledger.terminal.sort_order import SORT_KEYS
 
 # Words of settings that no `choice` declares, by key. Those of a list are separated by commas.
 _LISTS: Mapping[str, tuple[str, ...]] = {
-    "dialect": DIALECTS,
+    "dialect": DIALECT_NAMES,
     "report.by": (*GROUPINGS, TEAM, NODE, SERVED_MODEL),
 }
 _WORDS: Mapping[str, tuple[str, ...]] = {

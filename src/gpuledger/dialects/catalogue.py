@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gpuledger.model.node_state import NodeState
     from gpuledger.model.quantities import Quantity
 
+# In the order of the default page.
+DIALECT_NAMES: Final = ("process", "session", "energy", "native", "dcgm", "smi", "amd")
 # Dialects without counters: their families are current states, which separate runs can export.
 ONCE_DIALECTS: Final = ("process", "session")
 

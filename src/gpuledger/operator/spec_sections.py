@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpuledger.dialects.catalogue import DIALECT_NAMES
 from gpuledger.operator.schema.nodes import (
     BooleanNode,
     IntegerNode,
@@ -39,9 +40,8 @@ _PORT_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
 _SCHEDULE: Final = "^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[^@ ][^ ]*( +[^ ]+){4})$"
 # A Job has a pod for each node. More nodes need a DaemonSet.
 _MOST_JOB_NODES: Final = 100
-DIALECTS: Final = ("process", "session", "energy", "native", "dcgm", "smi", "amd")
 # Bounded, so that a rule of a list of them has a bounded cost.
-DIALECT: Final = TextNode(choices=DIALECTS, max_length=16)
+DIALECT: Final = TextNode(choices=DIALECT_NAMES, max_length=16)
 PRIORITY_CLASS: Final = name_node("A PriorityClass.", "the name of a PriorityClass")
 
 # A part of a resource in Kubernetes' own form. It is never changed.

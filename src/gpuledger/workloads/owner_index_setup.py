@@ -76,7 +76,7 @@ def open_owner_indexes(
     """
     host = build_settings(HostSettings, values)
     kubernetes = build_settings(KubernetesSettings, values)
-    opened = _Opened()
+    opened = _Opened(clock)
     is_enabled = is_kubernetes_enabled(kubernetes, environment)
     pods: Callable[[], Pods | None] = (
         _open_kubernetes(opened, values, host, node, environment, clock) if is_enabled else lambda: None
@@ -104,9 +104,21 @@ def open_owner_indexes(
 class _Opened:
     """What is opened so far: the parameters of OwnerIndexes."""
 
+    clock: Clock
     indexes: list[BackgroundIndex] = field(default_factory=list)
     sources: list[AllocationSource] = field(default_factory=list)
     allocating: list[AllocatingIndex] = field(default_factory=list)
+
+    def add_allocating(
+        self,
+        index: AllocatingIndex,
+        allocations: AllocationSource,
+        still_exists: Callable[[Workload], bool] = lambda _: False,
+    ) -> None:
+        """Add an index with its allocations; see `StandingAllocations`."""
+        self.indexes.append(index.source)
+        self.allocating.append(index)
+        self.sources.append(StandingAllocations(index.source, allocations, self.clock, still_exists))
 
 
 def _open_slurm(
@@ -118,12 +130,10 @@ def _open_slurm(
     from gpuledger.workloads.slurm.jobs import slurm_allocations
 
     allocations = IdentityCache(slurm_allocations)
-    opened.indexes.append(index)
-    # Enabled by a setting, or by a directory or cgroup of slurmd.
-    opened.allocating.append(AllocatingIndex(index, is_named=True))
-    # A silent index has no cgroup tree, which alone says that a job still exists.
-    opened.sources.append(
-        StandingAllocations(index, lambda devices: allocations(index.value, devices), clock)
+    # Enabled by a setting, or by a directory or cgroup of slurmd. A silent index has no cgroup tree, which
+    # alone says that a job still exists.
+    opened.add_allocating(
+        AllocatingIndex(index, is_named=True), lambda devices: allocations(index.value, devices)
     )
     return index
 
@@ -141,12 +151,10 @@ def _open_job_map(
     from gpuledger.workloads.job_map.job_map_reader import job_map_allocations
 
     allocations = IdentityCache(partial(job_map_allocations, kind=settings.kind))
-    opened.indexes.append(index)
-    opened.allocating.append(AllocatingIndex(index, is_named=True))
-    opened.sources.append(
-        StandingAllocations(
-            index, lambda devices: allocations(index.value, devices, jobs()), clock, still_runs
-        )
+    opened.add_allocating(
+        AllocatingIndex(index, is_named=True),
+        lambda devices: allocations(index.value, devices, jobs()),
+        still_runs,
     )
 
 
@@ -239,8 +247,7 @@ def _open_kubernetes(
         return claim_uses(kubelet.value, settings, pods.value)
 
     claims = open_claim_index(kubernetes, environment, uses, clock)
-    found = (*pods.indexes, slices, kubelet, claims)
-    opened.indexes += [index for index in found if index is not None]
+    opened.indexes += [index for index in (*pods.indexes, slices) if index is not None]
 
     def kubelet_allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         known_slices = NO_SLICES if slices is None else slices.value
@@ -256,9 +263,10 @@ def _open_kubernetes(
         uid = pod.hash if pod is not None and pod.hash else owner.pod_uid
         return bool(uid) and cgroups(uid) is True
 
-    opened.sources.append(StandingAllocations(kubelet, kubelet_allocations, clock, has_cgroup))
     is_named = kubernetes.enabled == "true" or not _KUBELET_PATHS.isdisjoint(values)
-    opened.allocating.append(AllocatingIndex(kubelet, is_named, files, lambda: matcher.is_complete))
+    index = AllocatingIndex(kubelet, is_named, files, lambda: matcher.is_complete)
+    opened.add_allocating(index, kubelet_allocations, has_cgroup)
+    opened.indexes += [] if claims is None else [claims]
     return lambda: pods.value
 
 

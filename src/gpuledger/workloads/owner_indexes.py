@@ -13,7 +13,7 @@ from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import same_objects
-from gpuledger.workloads.owner_resolution import DeviceEvidence, OwnerFacts, enrich_owner, resolve_owner
+from gpuledger.workloads.owner_resolution import OwnerFacts
 
 if TYPE_CHECKING:
     from gpuledger.workloads.pods.pod import Pods
@@ -117,7 +117,7 @@ class OwnerIndexes:
         allocating: Sequence[AllocatingIndex] = (),
     ) -> None:
         self._indexes = tuple(indexes)
-        self._facts = facts
+        self.facts = facts
         self._allocation_sources = tuple(allocation_sources)
         self._allocating = tuple(allocating)
         self._parts: tuple[tuple[Allocation, ...], ...] = ()
@@ -156,11 +156,6 @@ class OwnerIndexes:
         """The health of each index."""
         return tuple([index.health for index in self._indexes])
 
-    def identity_inputs(self) -> tuple[object, ...]:
-        """Objects that all results depend on: results change only when one of these objects does."""
-        facts = self._facts()
-        return (facts.pods, facts.jobs, *[value for one in facts.runtimes for value in one])
-
     def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         """All device allocations; the same object while nothing changes."""
         parts = tuple([source(devices) for source in self._allocation_sources])
@@ -177,18 +172,10 @@ class OwnerIndexes:
         """
         return all(one.has_all_allocations(unix) for one in self._allocating)
 
-    def resolve_owner(
-        self, found: Sequence[Workload], device: DeviceEvidence, *, computes: bool, started: float
-    ) -> Workload:
-        """The owner of a process, from its cgroup (`found`, inside out), its Device and all indexes."""
-        facts = self._facts()
-        owner = resolve_owner(found, facts, device, computes=computes, started=started)
-        return enrich_owner(owner, facts.jobs)
-
     def known_pods(self) -> Pods | None:
         """The pods of this node; None while the API server does not list them: all may still run."""
         listed = any(index.name == "pods" and index.health.success for index in self._indexes)
-        return self._facts().pods if listed else None
+        return self.facts().pods if listed else None
 
     def nudge(self) -> None:
         """Request an early refresh of every index, because a process has an owner without a name."""

@@ -15,7 +15,14 @@ from gpuledger.workloads.cgroup import CgroupOwner, parse_cgroup
 from gpuledger.workloads.device_index import same_objects
 from gpuledger.workloads.memory_fractions import MemoryFractions
 from gpuledger.workloads.owner_indexes import OwnerIndexes
-from gpuledger.workloads.owner_resolution import DeviceEvidence, PodAtWork, pod_at_work
+from gpuledger.workloads.owner_resolution import (
+    DeviceEvidence,
+    OwnerFacts,
+    PodAtWork,
+    enrich_owner,
+    pod_at_work,
+    resolve_owner,
+)
 from gpuledger.workloads.pods.placeholder import is_placeholder
 
 UserName = Callable[[int], str]
@@ -155,6 +162,7 @@ class OwnerLookup:
         self._found_before = self._found
         self._resolved: dict[ProcessKey, tuple[_Found, Workload]] = {}
         self._resolved_before = self._resolved
+        self._facts = OwnerFacts()
         self._inputs: tuple[object, ...] = ()
         self._devices: tuple[Device, ...] = ()
         # The pods at work on each Device, by its uuid, of this Snapshot and of the one before.
@@ -179,7 +187,8 @@ class OwnerLookup:
         if self._directory is not None:
             allocations = self._directory.allocations(self._devices_of(snapshot))
             complete = self._directory.has_all_allocations(snapshot.unix)
-            inputs = (*self._directory.identity_inputs(), allocations)
+            self._facts = self._directory.facts()
+            inputs = (*self._facts.objects, allocations)
             if not same_objects(inputs, self._inputs):
                 self._inputs, self._resolved = inputs, {}
         if self._names_at != (names_at := self._name_changes()):
@@ -309,6 +318,4 @@ class OwnerLookup:
         before = self._resolved_before.get(process.key)
         if before is not None and before[0] is found:
             return before[1]
-        return self._directory.resolve_owner(
-            found.owners, device, computes=process.computes, started=process.host.start.unix
-        )
+        return enrich_owner(resolve_owner(found.owners, self._facts, device, process), self._facts)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import UNSEEN, Allocation, Workload
 from gpuledger.workloads.containers.container import (
     LISTED_RUNTIMES,
@@ -43,6 +44,11 @@ class OwnerFacts(NamedTuple):
     def awaits_pods(self) -> bool:
         """Whether names of pods are read, and none has been yet."""
         return self.names_pods and not self.pods
+
+    @property
+    def objects(self) -> tuple[object, ...]:
+        """All objects in it: results change only when one of these does."""
+        return (self.pods, self.jobs, *[value for one in self.runtimes for value in one])
 
 
 # Owners that a pod caches. Only a pod with a container runtime inside has more: its containers come and go.
@@ -107,11 +113,9 @@ def resolve_owner(
     found: Sequence[Workload],
     facts: OwnerFacts,
     device: DeviceEvidence,
-    *,
-    computes: bool,
-    started: float = 0.0,
+    process: GpuProcess,
 ) -> Workload:
-    """The owner of a process that started at unix `started`.
+    """The owner of a process.
 
     `found` are the owners that its cgroup names, from the innermost out. The first one that an index knows is
     the owner, or the outermost one that the same index knows: pods of one cluster do not contain each other,
@@ -136,11 +140,11 @@ def resolve_owner(
     if innermost.kind == "pod" and (facts.names_pods or found[-1].kind == "pod"):
         return _unknown_pod(found, device)
     if _is_unnamed_container(found[-1]):
-        outer = _unnamed_container(found[-1], facts, device, started, in_login=in_login)
+        outer = _unnamed_container(found[-1], facts, device, process.host.start.unix, in_login=in_login)
         return outer if len(found) == 1 else _outside(outer, innermost)
     # In its own pid namespace the program sees nobody at work: the Allocation is all that is known.
     is_blind = innermost.missing == "pid_namespace"
-    if innermost.missing in UNSEEN and computes and (device.pods or is_blind):
+    if innermost.missing in UNSEEN and process.computes and (device.pods or is_blind):
         only = device.only_pod()
         if only is not None and _works_alone(device, only):
             return replace(only, user=innermost.user)
@@ -287,12 +291,13 @@ def _unnamed_container(
     return replace(named, missing="container_unnamed")
 
 
-def enrich_owner(workload: Workload, jobs: SlurmJobs | None = None) -> Workload:
+def enrich_owner(workload: Workload, facts: OwnerFacts) -> Workload:
     """The Workload with what is known of its Slurm job.
 
     Returns the same object if there is nothing to add. A process or allocation of a job belongs to the user
     of the job, whatever uid the process has. A pod keeps its own user.
     """
+    jobs = facts.jobs
     if jobs is not None and workload.job and workload.kind in ("slurm", "pod"):
         found = jobs.get(workload.job)
         if found is None:

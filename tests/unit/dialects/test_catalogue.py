@@ -10,7 +10,7 @@ import pytest
 
 from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import main
-from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
+from gpuledger.dialects.catalogue import DIALECT_NAMES, check_dialect_names, create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_family_specs
 from gpuledger.model.errors import UsageError
@@ -34,6 +34,10 @@ def test_names_of_gpuledger_families_follow_the_conventions(spec: FamilySpec) ->
     assert spec.help.endswith(".")
     overwritten = {"instance", "job", "__name__"} & set(spec.labels)
     assert not overwritten, "honor_labels would lose the scrape target"
+
+
+def test_the_names_of_all_dialects_are_listed_in_order() -> None:
+    assert tuple(EVERY) == DIALECT_NAMES
 
 
 def test_dialect_names_are_deduplicated_and_a_typo_gets_a_suggestion() -> None:

@@ -31,7 +31,7 @@ from unit.operator.support import (
 )
 
 property_settings = settings(
-    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 NEWEST = "1.37"
 _SCHEMAS: dict[tuple[str, ...], Any] = {}

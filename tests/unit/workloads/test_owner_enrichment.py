@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.model.workload import Workload
-from gpuledger.workloads.owner_resolution import enrich_owner
+from gpuledger.workloads.owner_resolution import OwnerFacts, enrich_owner
 from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs
 
 SLUID = "sEKNKTV3WPV500"
@@ -33,7 +33,7 @@ JOBS = SlurmJobs([SlurmJob("4242", sluid=SLUID, user="alice"), SlurmJob("7", use
     ],
 )
 def test_facts_of_other_indexes_are_added(given: Workload, found: Workload) -> None:
-    assert enrich_owner(given, JOBS) == found
+    assert enrich_owner(given, OwnerFacts(jobs=JOBS)) == found
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_facts_of_other_indexes_are_added(given: Workload, found: Workload) -> N
     ],
 )
 def test_an_owner_without_new_facts_is_the_same_object(given: Workload) -> None:
-    assert enrich_owner(given, JOBS) is given
+    assert enrich_owner(given, OwnerFacts(jobs=JOBS)) is given
 
 
 def test_without_indexes_nothing_is_added() -> None:
     given = Workload(kind="slurm", job=SLUID)
-    assert enrich_owner(given) is given
+    assert enrich_owner(given, OwnerFacts()) is given

@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import gpu, instance, process, reading, snapshot
-from gpuledger.model.devices import Device
+from builders import gpu, process
 from gpuledger.model.process import HostFacts, ProcessStart
-from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import UNSEEN, Allocation, Workload
 from gpuledger.workloads.containers.container import RuntimeList
-from gpuledger.workloads.owner_lookup import OwnerLookup
 from gpuledger.workloads.owner_resolution import (
     DeviceEvidence,
     OwnerFacts,
@@ -63,9 +60,8 @@ def owner(
     own = pod_at_work(owners)
     working = frozenset([*beside, *([] if own is None else [own])])
     facts = OwnerFacts(pods, runtimes=tuple(runtimes), names_pods=names_pods)
-    return resolve_owner(
-        owners, facts, DeviceEvidence(allocations, working), computes=computes, started=started
-    )
+    one = replace(process(GPU, types="C" if computes else "G"), host=HostFacts(ProcessStart("b", 1, started)))
+    return resolve_owner(owners, facts, DeviceEvidence(allocations, working), one)
 
 
 def unnamed(ids: PodAtWork) -> Workload:
@@ -439,115 +435,6 @@ def test_a_static_pod_alone_owns_an_unseen_process() -> None:
     static = Pods([replace(TRAINER, hash="f" * 32)])
     unseen = Workload(missing="exited")
     assert owner(unseen, static, (allocated(uid=UID),), beside=[("f" * 32, ID)]).pod == "train-0"
-
-
-class FakeDirectory:
-    """An OwnerDirectory that counts its calls."""
-
-    def __init__(self, pods: Pods, allocations: tuple[Allocation, ...] = ()) -> None:
-        self.pods, self.known_allocations = pods, allocations
-        self.resolutions = self.nudges = 0
-
-    def identity_inputs(self) -> tuple[object, ...]:
-        return (self.pods,)
-
-    def allocations(self, _devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-        return self.known_allocations
-
-    def has_all_allocations(self, _unix: float) -> bool:
-        return True
-
-    def resolve_owner(
-        self, found: Sequence[Workload], device: DeviceEvidence, *, computes: bool, started: float
-    ) -> Workload:
-        self.resolutions += 1
-        return resolve_owner(found, OwnerFacts(self.pods), device, computes=computes, started=started)
-
-    def nudge(self) -> None:
-        self.nudges += 1
-
-
-def tick() -> Snapshot:
-    cgroup = f"0::/kubepods/burstable/pod{UID}/{ID}\n"
-    one = replace(process(GPU, workload=Workload()), host=HostFacts(ProcessStart("b", 1, 0.0), cgroup=cgroup))
-    return snapshot(reading(GPU, one))
-
-
-def test_owners_are_resolved_once_while_the_indexes_do_not_change() -> None:
-    directory = FakeDirectory(KNOWN, (allocated(),))
-    lookup = OwnerLookup(directory=directory)
-    first = lookup.assign_owners(tick())
-    for _ in range(5):
-        again = lookup.assign_owners(tick())
-    assert directory.resolutions == 1
-    assert [item.workload for item in again.processes] == [item.workload for item in first.processes]
-    assert again.allocations == (allocated(),)
-
-
-def test_a_late_pod_name_appears_with_the_next_tick() -> None:
-    directory = FakeDirectory(NONE)
-    lookup = OwnerLookup(directory=directory)
-    (before,) = lookup.assign_owners(tick()).processes
-    directory.pods = KNOWN
-    (after,) = lookup.assign_owners(tick()).processes
-    assert (before.workload.pod, after.workload.pod) == ("", "train-0")
-
-
-def test_a_missing_name_requests_one_refresh() -> None:
-    directory = FakeDirectory(NONE)
-    lookup = OwnerLookup(directory=directory)
-    for _ in range(5):
-        lookup.assign_owners(tick())
-    assert directory.nudges == 1
-
-
-def test_owners_known_to_the_source_are_not_resolved() -> None:
-    known = Workload(kind="pod", namespace="sim", pod="p", found_by="simulator")
-    simulated = tick()
-    (one,) = simulated.processes
-    one = replace(one, host=replace(one.host, workload=known))
-    directory = FakeDirectory(KNOWN)
-    (named,) = OwnerLookup(directory=directory).assign_owners(snapshot(reading(GPU, one))).processes
-    assert (named.workload, directory.resolutions) == (known, 0)
-
-
-def test_a_process_without_a_name_requests_more_refreshes_while_it_is_young() -> None:
-    """A list of containers that was read at its start can lack it."""
-    directory = FakeDirectory(NONE)
-    lookup = OwnerLookup(directory=directory)
-    seen = tick()
-    (one,) = seen.processes
-    young = replace(one, host=replace(one.host, start=ProcessStart("b", 2, seen.unix - 1)))
-    for _ in range(10):
-        lookup.assign_owners(replace(seen, readings=(reading(GPU, young),)))
-        seen = replace(seen, unix=seen.unix + 1)
-    assert directory.nudges == 4
-
-
-def test_mig_instances_are_separate_devices() -> None:
-    first, second = instance(GPU, 1), instance(GPU, 2)
-    places = ((first, "train-0", MINE), (second, "train-1", STRANGER))
-    directory = FakeDirectory(NONE, tuple(replace(allocated(name), device=part) for part, name, _ in places))
-    cgroups = {part: f"0::/kubepods/burstable/pod{uid}/{box}\n" for part, _, (uid, box) in places}
-    running = [
-        replace(process(part), host=HostFacts(ProcessStart("b", 1, 0.0), cgroup=cgroups[part]))
-        for part, _, _ in places
-    ]
-    seen = snapshot(reading(GPU), *(reading(one.device, one) for one in running))
-    named = OwnerLookup(directory=directory).assign_owners(seen)
-    assert [one.workload.pod for one in named.processes] == ["train-0", "train-1"]
-
-
-def test_a_name_by_allocation_ends_with_the_tick_in_which_a_second_pod_works() -> None:
-    directory = FakeDirectory(NONE, ONLY)
-    lookup = OwnerLookup(directory=directory)
-    (mine,) = lookup.assign_owners(tick()).processes
-    host = HostFacts(ProcessStart("b", 7, 0.0), cgroup=f"0::/kubepods/pod{STRANGER[0]}/{STRANGER[1]}\n")
-    stranger = replace(mine, pid=7, host=host)
-    both = lookup.assign_owners(snapshot(reading(GPU, mine, stranger)))
-    (again,) = lookup.assign_owners(tick()).processes
-    assert mine.workload.pod == again.workload.pod == "train-0"
-    assert [one.workload.pod for one in both.processes] == ["", ""]
 
 
 IDS = st.sampled_from([MINE, STRANGER, OUTER, ("", "d" * 64)])

@@ -29,13 +29,13 @@ from gpuledger.ledger.store.presence import (
     party_of_session,
     session_lives,
 )
+from gpuledger.ledger.store.read_only_file import open_ledger
 from gpuledger.ledger.store.rows import devices_from_rows
-from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS, NODE_NAME, TIME_FROM, ZONE
+from gpuledger.ledger.store.schema import BEGUN, NODE_NAME, TIME_FROM, ZONE
 from gpuledger.ledger.store.time_history import TimeReader, TimeSpanEntry
 from gpuledger.ledger.watched_time import CLOCK_STEP, QUARTER, unpack_seconds
 from gpuledger.model.access import EVERYTHING, OTHERS, Reader
 from gpuledger.model.devices import Device
-from gpuledger.model.errors import GpuledgerError
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -48,7 +48,6 @@ _CACHED = 4096
 # Quarters per query: of energy and of times.
 _ENERGY_CHUNK = 960
 _TIME_CHUNK = 96
-_BUSY_SECONDS = 5.0
 
 _SPANS = """
 SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, session, millijoules
@@ -88,17 +87,13 @@ _TIMES = "SELECT * FROM hour_times WHERE quarter >= ? AND quarter < ? ORDER BY q
 Progress = Callable[[str, float], None]
 
 
-class LedgerNotFound(GpuledgerError):
-    """There is no ledger file at the place."""
-
-
 class History:
     """A consistent snapshot of a ledger file: later writes are not visible. Close it after use."""
 
     def __init__(self, file: Path) -> None:
         """Raises GpuledgerError if the file is missing, unreadable or of another version."""
         self.file = file
-        self.connection = _open_ledger(file)
+        self.connection = open_ledger(file)
         try:
             self.devices: Mapping[str, Device] = devices_from_rows(
                 self.connection.execute("SELECT * FROM devices").fetchall()
@@ -386,72 +381,3 @@ def _unpack(
     present, unused = unpack_seconds(resident), unpack_seconds(held)
     unclear = unpack_seconds(unknown) | (present & ~unused & old)
     return present, unused, present & ~unused & ~unclear, unpack_seconds(allocated), unclear
-
-
-def _remedy(error: Exception, file: Path) -> str:
-    text = str(error)
-    if file.with_name(f"{file.name}-journal").exists():
-        return (
-            "a command that wrote it was killed: repeat that command (`gpuledger books forget`), or start "
-            "`gpuledger serve`; either restores the state before, as the user of `gpuledger serve`"
-        )
-    if "locked" in text:
-        return "another program has locked it; try again when that program is done"
-    if "disk I/O" in text or "full" in text:
-        return (
-            "to read it, SQLite writes a small file beside it: check the space, the quota and the limit of "
-            "file sizes there (`df`, `quota`, `ulimit -f`), and the disk"
-        )
-    if "unable to open" in text or "readonly" in text:
-        return "run this as the user that writes the ledger"
-    return "check that the file is complete"
-
-
-def open_read_only(file: Path) -> Connection:
-    """A connection that sees one snapshot of a ledger file. Raises GpuledgerError if it cannot be read."""
-    import os
-    import sqlite3
-
-    if file.exists() and not file.is_file():
-        raise GpuledgerError(f"{file} is not a file: set --state-dir to the directory of the ledger")
-    if not file.exists():
-        raise LedgerNotFound(
-            f"there is no ledger at {file}: set --state-dir to its directory, or run `gpuledger serve` first "
-            "to create one"
-        )
-    try:
-        # Immutable: cleanly closed, in a directory that is not writable (an archive).
-        pending = any(file.with_name(file.name + suffix).exists() for suffix in ("-wal", "-journal"))
-        still = not os.access(file.parent, os.W_OK) and not pending
-        how = "mode=ro&immutable=1" if still else "mode=ro"
-        connection = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=_BUSY_SECONDS)
-        try:
-            # All later reads see one snapshot.
-            connection.execute("BEGIN")
-            connection.execute("PRAGMA application_id").fetchone()
-            connection.execute("PRAGMA user_version").fetchone()
-        except BaseException:
-            connection.close()
-            raise
-    except sqlite3.Error as error:
-        raise GpuledgerError(f"cannot read the ledger {file}: {error}; {_remedy(error, file)}") from None
-    return connection
-
-
-def _open_ledger(file: Path) -> Connection:
-    """A connection to a ledger of this version. Raises GpuledgerError."""
-    connection = open_read_only(file)
-    (identity,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if identity != APPLICATION_ID:
-        connection.close()
-        raise GpuledgerError(f"{file} is not a gpuledger ledger")
-    if version != len(MIGRATIONS):
-        connection.close()
-        older = "start `gpuledger serve` of this version once to upgrade it"
-        newer = "use the gpuledger version that wrote it"
-        raise GpuledgerError(
-            f"{file} was written by another version of gpuledger (schema {version}, this one has "
-            f"{len(MIGRATIONS)}): {older if version < len(MIGRATIONS) else newer}"
-        )
-    return connection

@@ -52,7 +52,7 @@ def test_the_page_of_each_architecture_equals_the_golden_file(
     golden = FOLDER / f"{card}-{schema}.prom"
     if os.environ.get("UPDATE_GOLDENS"):
         golden.write_text(found, encoding="utf-8")
-    assert found == golden.read_text(encoding="utf-8")
+    assert found == golden.read_text(encoding="utf-8"), "is the new one right? run `make goldens`"
     assert all(family.samples for family in read_text(found))
 
 

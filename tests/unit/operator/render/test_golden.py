@@ -62,4 +62,4 @@ def test_rendered_objects_match_the_golden_files(name: str) -> None:
     if os.environ.get("UPDATE_GOLDENS"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(text, encoding="utf-8")
-    assert text == golden.read_text(encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8"), "is the new one right? run `make goldens`"

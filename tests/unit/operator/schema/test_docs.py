@@ -47,7 +47,7 @@ def test_the_table_lists_every_key_with_its_description() -> None:
     if os.environ.get("UPDATE_GOLDENS"):
         PAGE.write_text(before + BEGIN + expected + END + after, encoding="utf-8")
         found = expected
-    assert found == expected
+    assert found == expected, "run `make goldens`"
 
 
 @pytest.mark.parametrize(

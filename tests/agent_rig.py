@@ -176,10 +176,14 @@ def missing(targets: CountingTargets, receiver: RecordingReceiver) -> set[tuple[
 
 
 def count_reorderings(arrived: Sequence[tuple[str, int]]) -> int:
-    """Return how often a target's samples went back in time."""
+    """Return how often a target's samples went back in time.
+
+    A sample that arrives again does not count: a batch is sent again if its answer was not read, as at the
+    end of an agent, or if it came too late, as on a busy machine.
+    """
     last: dict[str, int] = {}
     found = 0
-    for path, number in arrived:
+    for path, number in dict.fromkeys(arrived):
         found += number < last.get(path, 0)
         last[path] = number
     return found

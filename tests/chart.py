@@ -178,8 +178,8 @@ def chart(folder: Path = CHART) -> Chart:
     return Chart.load(folder)
 
 
-# Most tests of a file render all of MATRIX.
-@lru_cache(maxsize=64)
+# Most tests render all of MATRIX.
+@lru_cache(maxsize=256)
 def _rendered(folder: Path, values: str, options: str) -> Mapping[str, str]:
     """Calls the library directly: its `render` has no Kubernetes version."""
     from helm_python import _native

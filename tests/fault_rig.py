@@ -17,8 +17,6 @@ from weakref import finalize
 import pytest
 
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.store.retention import RetentionLimits
-from gpuledger.ledger.store.store import Store
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import HostFacts
 from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVLINK_RATE, Quantity
@@ -33,6 +31,7 @@ from ledger_helpers import (
     assert_exports_everything,
     close_file,
     exported_values,
+    open_store,
     rows,
 )
 from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
@@ -91,13 +90,11 @@ def source_calls() -> list[str]:
 
 
 def codes_for(call: str) -> list[int]:
-    """The codes that the source names, and every sixth, but at least one, of each set that it treats alike,
-    offset by call.
+    """The codes that the source names, and one of each set that it treats alike, another one for the next
+    call.
     """
-    alike = alike_codes()
     place = source_calls().index(call)
-    sampled = (code for group in alike for code in group[place % min(6, len(group)) :: 6])
-    return [*sorted(named_codes()), *sampled]
+    return [*sorted(named_codes()), *(group[place % len(group)] for group in alike_codes())]
 
 
 def create_gpus() -> list[NvmlGpu]:
@@ -195,7 +192,7 @@ class FaultRig(Machine):
         """Start the program with the existing ledger."""
         self.node_states: list[NodeState] = []
         self.before: dict[str, Reading] = {}
-        self.store = Store(self.folder, "gpuledger", "boot", self.clock, RetentionLimits())
+        self.store = open_store(self.folder, "boot", self.clock)
         finalize(self, close_file, self.store)
         self.ledger = Ledger(SETTINGS, self.store)
         self.node = Node(

@@ -1,7 +1,7 @@
 """Shared parts of the fuzz tests: corpus files, their mutation, and the checks for every reader.
 
 `tests/corpus/<reader>` has small files, each named after the case that it covers. A plain test reads each of
-them, and hypothesis mutates them. GPULEDGER_FUZZ_EXAMPLES sets the number of examples (default 50).
+them, and hypothesis mutates them. GPULEDGER_FUZZ_EXAMPLES sets the number of examples (default 30).
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Snapshot
 
 CORPUS = Path(__file__).parent / "corpus"
-EXAMPLES = int(os.environ.get("GPULEDGER_FUZZ_EXAMPLES", "50"))
+EXAMPLES = int(os.environ.get("GPULEDGER_FUZZ_EXAMPLES", "30"))
 fuzzed = settings(
     deadline=None,
     max_examples=EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+# For laws of which each example is a whole ledger.
+costly = settings(
+    max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.too_slow]
 )
 
 # Bytes that break parsers of any format.

@@ -6,13 +6,16 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from weakref import finalize
 
 from builders import FakeClock, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.retention import RetentionLimits
+from gpuledger.ledger.store.schema import migrate_schema
 from gpuledger.ledger.store.store import Store
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu
@@ -23,6 +26,25 @@ from gpuledger.model.workload import Allocation
 
 UNIX = 1_700_000_000.0
 SETTINGS = LedgerSettings(zero_hold=2.0, retention=5.0)
+
+
+@cache
+def _empty_file() -> bytes:
+    with TemporaryDirectory() as folder, closing(sqlite3.connect(Path(folder, "empty.db"))) as books:
+        migrate_schema(books)
+        books.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return Path(folder, "empty.db").read_bytes()
+
+
+def open_store(
+    folder: Path, boot: str, clock: FakeClock, limits: RetentionLimits | None = None, name: str = "gpuledger"
+) -> Store:
+    """Open a ledger. A new one gets the tables of a copy: creating them takes ten times as long."""
+    file = folder / f"{name}.db"
+    if folder.is_dir() and not file.exists():
+        file.write_bytes(_empty_file())
+        file.chmod(0o600)
+    return Store(folder, name, boot, clock, limits or RetentionLimits())
 
 
 class Run:
@@ -39,7 +61,7 @@ class Run:
     ) -> None:
         self.boot = boot
         self.clock = clock or FakeClock(UNIX)
-        self.store = Store(folder, "gpuledger", boot, self.clock, limits or RetentionLimits())
+        self.store = open_store(folder, boot, self.clock, limits)
         self.ledger = Ledger(settings, self.store)
         # Most tests end without a clean stop. From Python 3.13 on, a connection that is collected warns.
         finalize(self, close_file, self.store)

@@ -46,17 +46,31 @@ class PreparedProcess:
     """A running program with the methods of `subprocess.Popen` that tests use.
 
     `command` is `python -m gpuledger ...` or `python SCRIPT ...`; stdout and stderr are file descriptors.
+    `user`: uid and groups, of which the first is the primary one; it must be able to read the source.
     """
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], stdout: int, stderr: int) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        stdout: int,
+        stderr: int,
+        user: tuple[int, Sequence[int]] | None = None,
+    ) -> None:
         self.args = list(command)
-        module = tuple(command[:3]) == MODULE
+        module = tuple(command[1:3]) == MODULE[1:]
         script, arguments = ("", self.args[3:]) if module else (self.args[1], self.args[2:])
         kind = "serve" if arguments[:1] == ["serve"] or arguments[:1] == [] else "other"
         self._exit, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
-            request = json.dumps([script, arguments, dict(env), str(Path.cwd())]).encode()
-            prepared = _prepared(kind, env.get(_DRIVER[0]) == _DRIVER[1])
+            # Other users may not search the working directory.
+            folder = str(Path.cwd()) if user is None else "/"
+            request = json.dumps([script, arguments, dict(env), folder, user]).encode()
+            # Nor may they read root's interpreter: theirs finds the packages by this variable.
+            variables = tuple(
+                one for one in env.items() if one == _DRIVER or (user and one[0] == "PYTHONPATH")
+            )
+            prepared = _prepared(kind, command[0], variables)
             socket.send_fds(prepared, [request], [theirs.fileno(), stdout, stderr])
         self.pid = int(self._exit.recv(20))
         self.returncode: int | None = None
@@ -97,11 +111,14 @@ class PreparedProcess:
 
 
 def run_prepared(
-    command: Sequence[str], env: Mapping[str, str], timeout: float
+    command: Sequence[str],
+    env: Mapping[str, str],
+    timeout: float,
+    user: tuple[int, Sequence[int]] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program until it exits; raises TimeoutExpired like `subprocess.run`."""
+    """Run a program until it exits; raises TimeoutExpired like `subprocess.run`. `user`: of the process."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = PreparedProcess(command, env, out.fileno(), err.fileno())
+        process = PreparedProcess(command, env, out.fileno(), err.fileno(), user)
         try:
             code = process.wait(timeout)
         finally:
@@ -114,16 +131,16 @@ def run_prepared(
 def prepare() -> None:
     """Start the processes without the test driver now: later forks of this process share them."""
     for kind in _KINDS:
-        _prepared(kind, False)
+        _prepared(kind, sys.executable, ())
 
 
 @cache
-def _prepared(kind: str, with_driver: bool) -> socket.socket:
+def _prepared(kind: str, python: str, variables: tuple[tuple[str, str], ...]) -> socket.socket:
     """The socket of a prepared process, which ends when the socket is closed."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, __file__, kind, str(theirs.fileno())]
-        env = {**os.environ, **(dict([_DRIVER]) if with_driver else {})}
+        command = [python, __file__, kind, str(theirs.fileno())]
+        env = {**os.environ, **dict(variables)}
         process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
 
     def end() -> None:
@@ -170,8 +187,10 @@ def _run(request: bytes, connection: int, out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.closerange(3, max(connection, out, err) + 1)
-    script, arguments, env, folder = json.loads(request)
+    script, arguments, env, folder, user = json.loads(request)
     os.chdir(folder)
+    if user is not None:
+        _become(*user)
     os.environ.clear()
     os.environ.update(env)
     sys.argv = [script or "gpuledger", *arguments]
@@ -188,6 +207,17 @@ def _run(request: bytes, connection: int, out: int, err: int) -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         finish(code)
+
+
+def _become(uid: int, groups: Sequence[int]) -> None:
+    """Give up root. Its own files in /proc are this user's then, as after starting a program."""
+    from ctypes import CDLL
+
+    os.setgroups(groups[1:])
+    os.setgid(groups[0])
+    os.setuid(uid)
+    # PR_SET_DUMPABLE
+    CDLL(None).prctl(4, 1)
 
 
 def finish(code: int) -> NoReturn:

@@ -127,7 +127,7 @@ def receipt(node: str = "n1", *gpus: ReceiptGpu, **more: Any) -> ReceiptJson:
     owner |= dict.fromkeys(("controller_kind", "controller", "queue"), "")
     found: dict[str, Any] = {
         "version": RECEIPT_VERSION,
-        "program": "0.1.0",
+        "program": "0.2.0",
         "nodes": [node],
         "simulated": False,
         "made": BEGIN + HOUR + 60,

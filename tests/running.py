@@ -215,7 +215,7 @@ class Prometheus(Program):
     """A real Prometheus with the given scrape_configs."""
 
     def __init__(self, folder: Path, config: str, port: int, *flags: str) -> None:
-        file = folder / "prometheus.yml"
+        file = self._file = folder / "prometheus.yml"
         file.write_text(config)
         self.url = f"http://127.0.0.1:{port}"
         super().__init__(
@@ -229,6 +229,12 @@ class Prometheus(Program):
             ]
         )
         self.wait_answer(self.url + "/-/ready")
+
+    def reload(self, config: str) -> None:
+        """Replace the configuration. Without targets and rules, an idle Prometheus needs no CPU time."""
+        self._file.write_text(config)
+        answer = httpx.post(self.url + "/-/reload", trust_env=False, verify=False, timeout=PATIENCE)
+        assert answer.is_success, answer.text
 
     def query(self, expression: str, at: float | None = None) -> list[dict[str, object]]:
         """The rows of an instant query, now or at this Unix time."""

@@ -19,7 +19,7 @@ PHASES = {
         "opening-the-ledger": "gpuledger.ledger.store.store.Store.__init__",
         "listening": "gpuledger.http.server.HttpServer.start",
         "logging-addresses": "gpuledger.cli.serve._log_start",
-        "starting-the-node": "gpuledger.app.node_assembly.NodeParts.start",
+        "starting-the-node": "gpuledger.app.node_parts.NodeParts.start",
         "reading-the-driver": "gpuledger.sources.nvml.source.NvmlSource.read",
         "finding-owners": "gpuledger.workloads.owner_lookup.OwnerLookup.assign_owners",
         "posting-a-snapshot": "gpuledger.ledger.ledger.Ledger.post",

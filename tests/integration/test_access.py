@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -20,6 +21,7 @@ from playwright.sync_api import Browser, expect
 
 from browser import open_tab
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from prepared import MODULE, run_prepared
 from running import PATIENCE, Server, gpuledger, serving, wait_until
 from unprivileged import environment, python_for_all
 
@@ -51,23 +53,11 @@ class Machine:
     def socket(self) -> Path:
         return self.folder / "run/control.sock"
 
-    def run(
-        self, uid: int, *arguments: str, groups: tuple[int, ...] = (), inside: tuple[str, ...] = ()
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, uid: int, *arguments: str, groups: tuple[int, ...] = ()) -> CompletedProcess[str]:
         """Run a command as this user, who knows the path of the socket."""
-        home = self.folder / "home"
-        return subprocess.run(
-            [*inside, python_for_all(), "-m", "gpuledger", *arguments, "--control.socket", str(self.socket)],
-            user=uid,
-            group=100,
-            extra_groups=list(groups),
-            env={"PATH": os.environ["PATH"], **environment(home)},
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        command = [python_for_all(), *MODULE[1:], *arguments, "--control.socket", str(self.socket)]
+        env = {"PATH": os.environ["PATH"], **environment(self.folder / "home")}
+        return run_prepared(command, env, PATIENCE, (uid, (100, *groups)))
 
     def rows(self, uid: int, **options: Any) -> dict[str, Any]:
         done = self.run(uid, "report", "--by", "user", "--format", "json", **options)

@@ -51,7 +51,8 @@ def agent(file: Path, tmp_path: Path) -> Iterator[tuple[Program, str]]:
             *(sys.executable, "-m", "gpuledger", "agent", "--config", str(file), "--drain", "0s"),
             *("--queue-directory", str(tmp_path / "queue"), "--listen-address", "127.0.0.1:0"),
             *("--look-interval", "100ms"),
-        ]
+        ],
+        prepared=True,
     )
     port = program.wait_line(r"listening on \S+ port (\d+)")[1]
     yield program, f"http://127.0.0.1:{port}"
@@ -139,7 +140,8 @@ def test_a_web_config_protects_the_status_page_with_basic_auth(file: Path, tmp_p
             *(sys.executable, "-m", "gpuledger", "agent", "--config", str(file), "--drain", "0s"),
             *("--queue-directory", str(tmp_path / "queue"), "--listen-address", "127.0.0.1:0"),
             *("--web.config.file", str(web)),
-        ]
+        ],
+        prepared=True,
     )
     try:
         port = program.wait_line(r"listening on \S+ port (\d+)")[1]

@@ -99,11 +99,10 @@ def test_receiver_outages_and_kill_dash_nine_lose_no_accepted_sample(
             await asyncio.to_thread(agents.stop)
 
     with scripted(targets.answer) as target:
-        agents = Agents(tmp_path, target, receiver.url)
+        agents = Agents(tmp_path, target, receiver.url, prepared=True)
         lost = lost_samples("receiver down, failing, three kill -9", targets, receiver, agents, run(agents))
     assert len(lost - agents.in_flight) <= agents.failed
-    # The batch that was being sent at a kill is sent again.
-    assert count_reorderings(receiver.arrived) <= 3 * len(TARGETS)
+    assert count_reorderings(receiver.arrived) == 0
 
 
 @contextmanager
@@ -246,7 +245,7 @@ def test_a_damaged_queue_loses_and_counts_only_the_damaged_records(
 
     dropped: list[float] = []
     with scripted(targets.answer) as target:
-        agents = Agents(tmp_path, target, receiver.url)
+        agents = Agents(tmp_path, target, receiver.url, prepared=True)
         lost = lost_samples("damaged queue", targets, receiver, agents, run(agents))
     lost -= agents.in_flight
     # The eight damaged bytes belong to at most two records.
@@ -294,7 +293,7 @@ def test_without_file_descriptors_open_connections_continue_and_the_rest_recover
             await asyncio.to_thread(agents.stop)
 
     with scripted(answer) as target:
-        agents = Agents(tmp_path, target, receiver.url, **SMALL)
+        agents = Agents(tmp_path, target, receiver.url, **SMALL, prepared=True)
         lost = lost_samples("no descriptors", targets, receiver, agents, run(agents))
     assert lost == set()
     assert count_reorderings(receiver.arrived) == 0
@@ -308,30 +307,41 @@ def test_out_of_memory_the_agent_continues_or_restarts_and_accepted_samples_arri
     """The library that compresses samples aborts the process without memory; elsewhere a scrape is lost."""
     targets = CountingTargets(PADDING)
     exhausted: list[Counter[str]] = []
+    # The answers that had come too late, as on a busy machine, at the begin and the end.
+    late: list[float] = []
 
     async def run(agents: Agents) -> None:
+        async def count_late() -> float:
+            return await asyncio.to_thread(agents.metric, "scrape_failures_total", reason="request")
+
         await wait_for_scrapes(targets, 3)
+        late.append(await count_late())
         process = agents.program.process
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
         before = resource.prlimit(process.pid, resource.RLIMIT_AS)
-        resource.prlimit(process.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), before[1]))
         exhausted.append(targets.exported.copy())
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), before[1]))
         await until(
-            lambda: process.poll() or min(targets.exported.values()) > 8, "some scrapes without memory"
+            lambda: process.poll() is not None or min(targets.exported.values()) > 8,
+            "some scrapes without memory",
         )
-        if process.poll() is None:
+        try:
             resource.prlimit(process.pid, resource.RLIMIT_AS, before)
-        else:
+            late.append(await count_late())
+        except (ProcessLookupError, httpx.HTTPError):
+            await asyncio.to_thread(process.wait, PATIENCE)
             agents.stop()
             agents.start(OURS)
+            late.append(0.0)
         exhausted.append(targets.exported.copy())
         await wait_for_scrapes(targets, 3)
         await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target:
-        agents = Agents(tmp_path, target, receiver.url, **SMALL)
+        agents = Agents(tmp_path, target, receiver.url, disk={"max_bytes": "16MiB"}, interval="1s")
         lost = lost_samples("no memory", targets, receiver, agents, run(agents))
     begun, ended = exhausted
     # One response can be in flight at either end.
-    assert not [one for one in lost if not begun[one[0]] <= one[1] <= ended[one[0]] + 1]
+    others = [one for one in lost if not begun[one[0]] <= one[1] <= ended[one[0]] + 1]
+    assert len(others) <= late[0] + agents.failed - late[1]
     assert count_reorderings(receiver.arrived) == 0

@@ -280,7 +280,7 @@ def firing(url: str, query: str, at: int) -> set[str]:
 def test_vmalert_fires_the_same(evaluated: Evaluated) -> None:
     """A rule misses a record that VictoriaMetrics shows late, until the rule is evaluated again.
 
-    An alert that fired wrongly stays: more evaluations only add.
+    An alert that fired wrongly is kept: more evaluations only add.
     """
     url, begins = evaluated.url, evaluated.begins
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ sys.exit(main(["demo", *sys.argv[1:]]))
 @contextmanager
 def started(*command: str) -> Iterator[tuple[Program, list[str]]]:
     """A program that has logged its page, and the lines before that."""
-    program = Program(command, {"GPULEDGER_STATE_DIR": ""})
+    program = Program(command, {"GPULEDGER_STATE_DIR": "", "GPULEDGER_CONTROL_SOCKET": ""})
     try:
         program.wait_line("page: http://")
         before = [line for line in program.lines if "page: http://" not in line]
@@ -50,6 +51,10 @@ def test_a_demo_shows_page_books_and_money_after_five_lines(tmp_path: Path) -> N
         assert done.returncode == 0, done.stderr
         assert re.search(r"^total .* [1-9]\d*\.\d\d$", done.stdout, re.MULTILINE)
         assert "demo prices" in done.stdout
+        words = ("free", "--config", str(file), "--anyway", "--json")
+        free = gpuledger(*words, env={"GPULEDGER_STATE_DIR": "", "GPULEDGER_CONTROL_SOCKET": ""})
+        # Reservations are only of the running demo.
+        assert json.loads(free.stdout)["reservations"] is True, free.stderr
     assert not file.parent.exists()
 
 

@@ -45,7 +45,7 @@ def test_without_a_gpu_doctor_names_what_is_missing_and_the_remedy() -> None:
     assert "✗ fails    NVML library" in done.stdout
     assert "libnvidia-ml.so.1 not found" in done.stdout
     assert "remedy: install the NVIDIA driver" in done.stdout
-    assert "gpuledger serve --source simulator" in done.stdout
+    assert "gpuledger demo" in done.stdout
     assert done.stdout.count("because of: NVML library") == 1
 
 

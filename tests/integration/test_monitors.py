@@ -115,7 +115,7 @@ def exporter(values: Mapping[str, Any], env: Mapping[str, str] | None = None) ->
         # Without this, all exporters of the machine would share its ledger.
         kept = str(values.get("state", {}).get("dir", folder))
         command = local_command(main_container(values)["args"], Path(folder))
-        program = Program([word.replace("/var/lib/gpuledger", kept) for word in command], env)
+        program = Program([word.replace("/var/lib/gpuledger", kept) for word in command], env, prepared=True)
         try:
             program.wait_line("listening on")
             yield program

@@ -1,4 +1,4 @@
-"""Reports of three simulated days of eight GPUs, compared with the true energy."""
+"""Reports of eight simulated GPUs on three calendar days, 36 hours, compared with the true energy."""
 
 from __future__ import annotations
 
@@ -68,27 +68,27 @@ gpus:
     processes:
       - {name: triton, memory: 10GB, load: 0.4, busy: 20m, quiet: 40m,
          pod: {namespace: vision, name: detector-0, container: main}}
-      - {name: vllm, memory: 20GB, load: 0.5, start: 5h, stop: 40h, busy: 7m, quiet: 9m,
+      - {name: vllm, memory: 20GB, load: 0.5, start: 150m, stop: 20h, busy: 7m, quiet: 9m,
          pod: {namespace: nlp, name: chat-0, container: main}}
-      - {name: sidecar, memory: 1GB, start: 5h, stop: 40h,
+      - {name: sidecar, memory: 1GB, start: 150m, stop: 20h,
          pod: {namespace: nlp, name: chat-0, container: side}}
   - <<: *card
     instances: &three
       - {gi: 1, ci: 0, profile: 3g.40gb, sm_count: 60, memory: 40GB}
       - {gi: 5, ci: 0, profile: 2g.20gb, sm_count: 32, memory: 20GB}
-    repartitions: [{at: 38h, instances: [{gi: 2, ci: 0, profile: 4g.40gb, sm_count: 64, memory: 40GB}]}]
+    repartitions: [{at: 19h, instances: [{gi: 2, ci: 0, profile: 4g.40gb, sm_count: 64, memory: 40GB}]}]
     processes:
       - {name: python3, gi: 1, memory: 10GB, load: 0.6, busy: 11m, quiet: 13m,
          pod: {namespace: research, name: mig-a, container: main}}
       - {name: python3, gi: 5, memory: 5GB, pod: {namespace: vision, name: mig-b, container: main}}
-      - {name: python3, gi: 2, memory: 10GB, load: 0.7, start: 39h,
+      - {name: python3, gi: 2, memory: 10GB, load: 0.7, start: 1170m,
          pod: {namespace: research, name: mig-c, container: main}}
   - <<: *card
     processes:
       - {type: mps-server, memory: 30MB, unit: nvidia-mps.service}
       - {type: mps-client, name: worker, memory: 5GB, load: 0.3,
          pod: {namespace: nlp, name: mps-0, container: w}}
-      - {type: mps-client, name: worker, memory: 5GB, load: 0.2, start: 12h,
+      - {type: mps-client, name: worker, memory: 5GB, load: 0.2, start: 6h,
          pod: {namespace: nlp, name: mps-1, container: w}}
   - <<: *card
   - <<: *card
@@ -99,17 +99,17 @@ gpus:
          slurm: {job: "4712", step: "0"}}
   - <<: *card
     processes:
-      - {name: jupyter, user: carl, memory: 9GB, load: 0.2, busy: 30m, quiet: 5h, start: 9h, stop: 60h}
+      - {name: jupyter, user: carl, memory: 9GB, load: 0.2, busy: 30m, quiet: 5h, start: 270m, stop: 30h}
   - <<: *card
 allocations:
-  - {gpu: 4, start: 6h, stop: 26h, pod: {namespace: research, name: forgotten-0, container: main}}
+  - {gpu: 4, start: 3h, stop: 13h, pod: {namespace: research, name: forgotten-0, container: main}}
 faults:
-  - {kind: counter_reset, gpu: 1, at: 28h}
-  - {kind: gpu_lost, gpu: 5, at: 20h, for: 10m}
-  - {kind: process_list_fails, gpu: 6, at: 24h, for: 3m}
+  - {kind: counter_reset, gpu: 1, at: 14h}
+  - {kind: gpu_lost, gpu: 5, at: 10h, for: 10m}
+  - {kind: process_list_fails, gpu: 6, at: 12h, for: 3m}
 """
 # The program's runs in scenario seconds: it is killed once, and stopped for an hour.
-RUNS = ((0.0, 16 * HOUR, "kill"), (16 * HOUR + 60, 34 * HOUR, "stop"), (35 * HOUR, 3 * DAY, "stop"))
+RUNS = ((0.0, 8 * HOUR, "kill"), (8 * HOUR + 60, 17 * HOUR, "stop"), (18 * HOUR, 36 * HOUR, "stop"))
 
 
 @dataclass
@@ -203,8 +203,8 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Days:
 
 @pytest.fixture(scope="module")
 def partly(days: Days) -> Path:
-    """The ledger with all hours before 7:12 of the second day folded."""
-    return folded(days.file, UNIX + 1.3 * DAY, days.file.parent / "partly.db")
+    """The ledger with the first 15 hours folded."""
+    return folded(days.file, UNIX + 15.5 * HOUR, days.file.parent / "partly.db")
 
 
 @pytest.fixture(scope="module")
@@ -264,7 +264,7 @@ def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -
 
 @pytest.mark.parametrize("by", [*KEYS, "label:team"])
 def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path, by: str) -> None:
-    middle = (int(UNIX) // HOUR + 12) * HOUR
+    middle = (int(UNIX) // HOUR + 6) * HOUR
     wanted = [(by, between) for between in (EVER, (middle, middle + DAY), (middle, middle + HOUR))]
     before = reports_of(days.file, wanted)
     assert all(report.lines for report in before)
@@ -277,7 +277,7 @@ def test_explanations_add_up_to_the_report(
     days: Days, partly: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_reports_of_rows_once(monkeypatch)
-    middle = int(UNIX) // HOUR + 20
+    middle = int(UNIX) // HOUR + 10
     prices = Prices(kwh=Decimal("0.3"), gpu_hour=Decimal("2.4"))
     for file in (days.file, partly):
         for since, until in ((0, EVER[1] // HOUR), (middle, middle + 24)):
@@ -306,11 +306,11 @@ def test_gpu_hours_match_the_scenario(days: Days) -> None:
     away = sum(begins - ends for (_, ends, _), (begins, _, _) in pairwise(RUNS)) / HOUR
     known = {
         # Two containers on one GPU count once.
-        ("nlp", "chat-0"): 35 - away,
+        ("nlp", "chat-0"): 17.5 - away,
         # 60 of 132 multiprocessors, until the MIG layout changed.
-        ("research", "mig-a"): (38 - away) * 60 / 132,
-        ("research", "mig-c"): 33 * 64 / 132,
-        ("research", "train-0"): 72 - away,
+        ("research", "mig-a"): (19 - away) * 60 / 132,
+        ("research", "mig-c"): 16.5 * 64 / 132,
+        ("research", "train-0"): 36 - away,
     }
     for key, hours in known.items():
         assert float(pods[key].resident or 0) / HOUR == pytest.approx(hours, abs=two_steps), key
@@ -319,6 +319,6 @@ def test_gpu_hours_match_the_scenario(days: Days) -> None:
 def test_an_allocated_gpu_without_processes_is_held_all_the_time(days: Days) -> None:
     (line,) = (line for key, line in lines_of(report_of(days.file, "pod")).items() if key[1] == "forgotten-0")
     assert line.millijoules == 0
-    assert float(line.allocated or 0) / HOUR == pytest.approx(20, abs=0.1)
-    assert float(line.held or 0) / HOUR == pytest.approx(20, abs=0.1)
+    assert float(line.allocated or 0) / HOUR == pytest.approx(10, abs=0.1)
+    assert float(line.held or 0) / HOUR == pytest.approx(10, abs=0.1)
     assert line.resident == 0

@@ -31,7 +31,7 @@ def test_objects_memory_descriptors_and_threads_of_a_node_do_not_grow(
     library = load()
     monkeypatch.setattr("gpuledger.sources.nvml.library.CDLL", lambda _: library)
     clock = FakeClock()
-    monkeypatch.setattr("gpuledger.app.node_assembly.SystemClock", lambda: clock)
+    monkeypatch.setattr("gpuledger.app.node_parts.SystemClock", lambda: clock)
     values = {
         "source": "nvml",
         "state_dir": str(tmp_path / "books"),

@@ -103,6 +103,15 @@ def test_the_deb_serves_page_and_report_to_this_machine_alone(
     )
 
 
+def test_a_ledger_that_root_began_before_the_installation_is_the_service_s(
+    root: DebianRoot, made: dict[str, Path]
+) -> None:
+    root.run("install", "-d", "-m", "700", "/var/lib/gpuledger")
+    root.run("touch", BOOKS)
+    install(root, made["deb"], "dpkg", "--install")
+    assert root.run("stat", "-c", "%U", "/var/lib/gpuledger", BOOKS).split() == ["gpuledger", "gpuledger"]
+
+
 def test_an_upgrade_keeps_settings_and_books_and_purge_removes_them(
     root: DebianRoot, made: dict[str, Path], built: Path
 ) -> None:

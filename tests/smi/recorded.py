@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from builders import FakeClock
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.nvidia_smi import answer_query, parse_query

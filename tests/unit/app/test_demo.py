@@ -16,6 +16,8 @@ from gpuledger.app.node_assembly import assemble_node
 from gpuledger.cli.main import main
 from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
+from gpuledger.model.settings import build_settings
+from gpuledger.node.settings import NO_SOCKET, ControlSettings
 
 # Simulated seconds: coarse steps, then fine ones.
 PAST, RECENT = 2000, 100
@@ -39,6 +41,15 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done[-1] == 1
     assert clock.lag == 0
     return file
+
+
+@pytest.mark.parametrize(("length", "is_short"), [(1, True), (150, False)])
+def test_the_socket_of_a_demo_is_beside_its_books(tmp_path: Path, length: int, is_short: bool) -> None:
+    folder = tmp_path / ("a" * length)
+    folder.mkdir()
+    values = load_values(ALL_GROUPS, {}, {}, write_demo_configuration(folder))
+    expected = str(folder / "control.sock") if is_short else NO_SOCKET
+    assert build_settings(ControlSettings, values).socket == expected
 
 
 @pytest.fixture(autouse=True)

@@ -7,11 +7,13 @@ import pytest
 from documentation import DOCS
 from gpuledger.app import control_socket, fleet_api, free_requests, node_api, prometheus_api, statements
 from gpuledger.app import user_requests as socket_requests
+from gpuledger.app.slurm_receipts import accounting
 from gpuledger.fleet import gpu_cells, node_client
 from gpuledger.fleet.lists import node_list
+from gpuledger.host import commands
 from gpuledger.ledger.store import receipt_query, reservation_file
 from gpuledger.sources.dcgm_exporter import profiling
-from gpuledger.sources.smi import command
+from gpuledger.sources.smi import parsed_output
 from gpuledger.workloads.containers import docker_api
 
 PAGE = (DOCS / "limits.md").read_text(encoding="utf-8")
@@ -26,7 +28,10 @@ MIB, GIB = 1 << 20, 1 << 30
         f"with `--url` {node_api._MAX_BODY // MIB} MiB",
         f"a Prometheus {prometheus_api._MAX_BODY // MIB} MiB a query",
         f"dcgm-exporter and Docker {docker_api._MAX_BODY // MIB} MiB",
-        f"`nvidia-smi` {command.MAX_OUTPUT_BYTES // MIB} MiB",
+        f"`nvidia-smi` {commands.MAX_OUTPUT_BYTES // MIB} MiB, Slurm's commands "
+        f"{accounting._MOST_BYTES // MIB} MiB, `sinfo` {node_list.LONGEST_LIST // MIB} MiB",
+        f"one line for {commands.SHORTEST_LINE} bytes of the limit",
+        f"an `nvidia-smi` with {parsed_output.MOST_GPUS} GPUs",
         f"{node_list.MOST_NODES:,} nodes, {node_list.LONGEST_LIST // MIB} MiB for a list",
         f"{gpu_cells.MOST_CELLS} GPUs and instances a node",
         f"{fleet_api._LARGEST // GIB} GiB, at no less than {fleet_api._SLOWEST >> 10} KiB a second",

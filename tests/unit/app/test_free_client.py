@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -12,7 +12,7 @@ from gpuledger.app.control_socket import NoServeRunning, SocketForbidden
 from gpuledger.app.fleet_api import FleetApiClient
 from gpuledger.app.free_client import list_devices, list_fleet, take_devices
 from gpuledger.config.free import FreeSettings
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.terminal.fleet_picture import FleetPicture, parse_fleet
 from gpuledger.terminal.settings import NodeAccessSettings
 
@@ -72,6 +72,19 @@ def test_without_the_running_gpuledger_the_driver_is_read(answering: Answering, 
     assert found.remarks == (
         f"{error}. Shown is one reading of the driver, without reservations and without --for",
     )
+
+
+def test_without_gpuledger_and_without_a_driver_both_are_named(
+    answering: Answering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object, **__: object) -> NoReturn:
+        raise SourceUnavailable("no driver: install it")
+
+    answering(NoServeRunning("nobody listens on PATH; use --control.socket"))
+    monkeypatch.setattr(free_client, "_read_here", unread)
+    with pytest.raises(GpuledgerError) as caught:
+        list_devices({}, FreeSettings(), locally=False)
+    assert str(caught.value) == ("no driver: install it. Also, nobody listens on PATH; use --control.socket")
 
 
 def test_without_the_running_gpuledger_nothing_is_taken(answering: Answering) -> None:

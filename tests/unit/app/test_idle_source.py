@@ -25,17 +25,22 @@ ANN, BOB = (Workload("user", user=name) for name in ("ann", "bob"))
 VALUES = {"price.gpu_hour": Decimal(2), "price.currency": "EUR", "report.timezone": "UTC"}
 
 
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ann and Bob hold a GPU each for three hours."""
-    run = Run(tmp_path)
+    run = Run(tmp_path_factory.mktemp("books"))
     idle = [
         replace(one, usage=replace(one.usage, sm=0.0))
         for one in (process(A, 7, workload=ANN), process(B, 8, workload=BOB))
     ]
     for minute in range(180):
         run.tick({A: 60_000 * minute, B: 60_000 * minute}, idle, 60.0, busy=False)
-    with closing(History(run.store.file)) as opened:
+    return run.store.file
+
+
+@pytest.fixture
+def history(recorded: Path) -> Iterator[History]:
+    with closing(History(recorded)) as opened:
         yield opened
 
 

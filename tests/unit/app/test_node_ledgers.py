@@ -108,12 +108,17 @@ def pack(folder: Path) -> bytes:
     return packed.getvalue()
 
 
+@pytest.fixture(scope="module")
+def archives(ledgers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("exports")
+    places = {node: write_export(file, folder / node, node)[0] for node, file in ledgers.items()}
+    return {f"http://{node}:9400": pack(place) for node, place in places.items()}
+
+
 @pytest.fixture
-def lab(ledgers: dict[str, Path], tmp_path: Path) -> Lab:
+def lab(archives: dict[str, bytes]) -> Lab:
     made = Lab(*map(fleet_node, NODES))
-    for node, file in ledgers.items():
-        place, _ = write_export(file, tmp_path / node, node)
-        made.archives[f"http://{node}:9400"] = pack(place)
+    made.archives |= archives
     return made
 
 

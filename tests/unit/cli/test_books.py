@@ -18,10 +18,15 @@ from gpuledger.cli.main import main
 MONTH = ("--in", "2023-11")
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_node(tmp_path_factory.mktemp("state"), ticks=40)
+
+
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def ledger(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NODE_NAME", "node-1")
-    return write_node(tmp_path / "state", ticks=40)
+    return shutil.copytree(written.parent, tmp_path / "state") / written.name
 
 
 def run(*words: object) -> int:

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from gpuledger.app.node_assembly import NodeParts
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.cli import collect
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.node_state import NodeState

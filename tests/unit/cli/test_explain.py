@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ ALL = ("--since", "2023-01-01")
 PRICES = ("--price.kwh", "0.32", "--price.gpu-hour", "2", "--price.currency", "EUR")
 
 
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five pods one after the other, each with more energy than the one before, with idle time between."""
-    run = Run(tmp_path)
+    folder = tmp_path_factory.mktemp("books")
+    run = Run(folder)
     energy = 0
     for minute in range(60):
         number, place = divmod(minute, 12)
@@ -34,7 +36,12 @@ def books(tmp_path: Path) -> Path:
         energy += (number + 1) * 1000 * J
         run.tick({A: energy}, here, seconds=60.0, busy=bool(here))
     run.store.close()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def books(recorded: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
 
 
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:

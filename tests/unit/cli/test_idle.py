@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,10 +23,11 @@ PRICES = ("--price.kwh", "0.32", "--price.gpu-hour", "2", "--price.currency", "E
 WEEK = ("--in", "2023-W46")
 
 
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ann and Bob work for an hour; then Ann's process does nothing for two, while Bob's goes on."""
-    run = Run(tmp_path)
+    folder = tmp_path_factory.mktemp("books")
+    run = Run(folder)
     anns, bobs = process(A, 7, workload=ANN), process(B, 8, workload=BOB)
     resting = replace(anns, usage=replace(anns.usage, sm=0.0))
     energy = 0
@@ -36,7 +38,12 @@ def books(tmp_path: Path) -> Path:
         else:
             run.tick({A: energy, B: energy}, [resting, replace(bobs)], 60.0, busy=None)
     run.store.close()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def books(recorded: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
 
 
 def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:

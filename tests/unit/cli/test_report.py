@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -29,16 +30,22 @@ CHAT = Workload("pod", "web", "chat-0", "main", labels=(("team", "red"),))
 ALL = ("--since", "2023-01-01")
 
 
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two hours: one pod alone on a GPU, then sharing it; the second GPU is idle."""
-    run = Run(tmp_path)
+    folder = tmp_path_factory.mktemp("books")
+    run = Run(folder)
     train, chat = process(A, 11, workload=TRAIN), process(A, 12, workload=CHAT, name="vllm")
     for minute in range(120):
         mine = [train] if minute < 60 else [train, chat]
         run.tick({A: minute * 1000 * J, B: minute * 100 * J}, mine, seconds=60.0)
     run.store.close()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def books(recorded: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
 
 
 def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -23,15 +24,21 @@ FIRST = int(UNIX) + 60
 ZONE = ("--report.timezone", "Asia/Kathmandu")
 
 
-@pytest.fixture
-def books(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three hours of a pod and a Slurm job on one GPU."""
-    run = Run(tmp_path)
+    folder = tmp_path_factory.mktemp("books")
+    run = Run(folder)
     users = [process(A, 11, workload=TRAIN), process(A, 12, workload=JOB)]
     for minute in range(181):
         run.tick({A: minute * 1_000_000}, users, seconds=60.0)
     run.store.close()
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def books(recorded: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
 
 
 def total(capsys: pytest.CaptureFixture[str], books: Path, *words: str) -> dict[str, Any]:

@@ -47,4 +47,5 @@ def test_doctor_without_an_answering_prometheus_names_it(capsys: pytest.CaptureF
     out = capsys.readouterr().out
     assert "gpuledger in Prometheus" in out
     assert "cannot be reached" in out
+    assert "remedy: start it there, or correct the URL of --prometheus" in out
     assert "driver" not in out

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chart import MATRIX, NEWEST, files, main_container, notes, of_kind, pod_spec, render, settings
+from gpuledger import __version__
 
 PROCESS = "gpu-process-metrics-collector"
 SESSION = "gpu-session-metrics-collector"
@@ -253,6 +254,11 @@ def test_the_defaults_cause_no_warning() -> None:
     assert "WARNING" not in notes()
     assert "No scraper is configured yet" in notes()
     assert "No scraper is configured yet" not in notes(MATRIX["monitoring"])
+
+
+def test_an_image_without_a_registry_is_named() -> None:
+    assert f"No public registry has the image gpuledger:{__version__}:" in notes()
+    assert "No public registry" not in notes({"image": {"registry": "mirror:5000"}})
 
 
 def test_the_notes_print_commands_to_delete_the_remaining_files() -> None:

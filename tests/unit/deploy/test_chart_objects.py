@@ -36,8 +36,8 @@ CUSTOM_SCHEMAS = {
     "SecurityContextConstraints": "scc.json",
 }
 VERSIONS = list(dict.fromkeys(kubernetes.all_versions()))
-# Cached, because each call reads the definitions of a whole Kubernetes version.
-schema_contents = cache(kubernetes.schema_contents)
+# Cached, because each call reads the definitions of a whole Kubernetes version, or lists all versions.
+CACHED = {name: cache(getattr(kubernetes, name)) for name in ("schema_contents", "all_versions")}
 
 each = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
@@ -62,7 +62,8 @@ def objects() -> list[Manifest]:
 
 @pytest.fixture
 def _cached_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubernetes, "schema_contents", schema_contents)
+    for name, function in CACHED.items():
+        monkeypatch.setattr(kubernetes, name, function)
 
 
 def custom_schema_problems(one: Manifest) -> Iterator[str]:

@@ -130,7 +130,7 @@ def test_a_price_list_in_the_settings_reaches_the_program(tmp_path: Path) -> Non
 def test_the_chart_knows_which_settings_need_a_restart(tmp_path: Path) -> None:
     """Settings that the chart passes as flags change the pod; the chart lists the others."""
     restart = {key for group in NODE_GROUPS.values() for key in reload_policy(group).restart}
-    assert listed("gpuledger.restarting") == restart - listed("gpuledger.owned")
+    assert listed("gpuledger.restarting") == restart - listed("gpuledger.owned"), "change _config.tpl"
 
 
 def test_the_chart_owns_the_settings_that_it_passes_as_flags() -> None:

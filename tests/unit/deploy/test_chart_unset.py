@@ -114,7 +114,7 @@ def test_null_in_a_list_is_refused(value: dict[str, Any]) -> None:
 
 def test_values_of_an_older_chart_keep_what_they_make_empty(tmp_path: Any) -> None:
     given = {"capabilities": [], "state": {"dir": ""}, "rbac": {"create": False}, "gpu": None}
-    folder = old_chart(tmp_path / "gpuledger", {"valuesVersion": "0.0.9", **given})
+    folder = old_chart(tmp_path / "gpuledger", {"valuesVersion": "0.1.0", **given})
     assert render({}, folder=folder) == render(given)
 
 

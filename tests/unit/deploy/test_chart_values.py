@@ -114,7 +114,7 @@ def problems(values: dict[str, Any]) -> str:
         ({"textfile": {"directory": ""}}, "/textfile/directory"),
         ({"kubelet": {"dir": "/a b"}}, "/kubelet/dir"),
         ({"gpuAccess": {"host": {"driverDir": "nvidia"}}}, "/gpuAccess/host/driverDir"),
-        ({"image": {"tag": "0.1.0 "}}, "/image/tag"),
+        ({"image": {"tag": "0.2.0 "}}, "/image/tag"),
         ({"fullnameOverride": "GPU_ledger"}, "/fullnameOverride"),
         ({"agent": {"persistence": {"size": "2GB"}}}, "/agent/persistence/size"),
         ({"agent": {"config": {"remote_write": [{"name": "x"}]}}}, "url"),
@@ -343,7 +343,7 @@ def test_values_of_an_older_version_get_the_defaults_of_new_keys(tmp_path: Path)
     older = {
         key: value for key, value in defaults.items() if key not in ("networkPolicy", "helmTest", "sysAdmin")
     }
-    older |= {"valuesVersion": "0.0.9", "web": {"page": "off"}, "hostPID": False}
+    older |= {"valuesVersion": "0.1.0", "web": {"page": "off"}, "hostPID": False}
     folder = old_chart(tmp_path / "gpuledger", older)
     expected = {"web": {"page": "off"}, "hostPID": False}
     assert render({}, folder=folder) == render(expected)

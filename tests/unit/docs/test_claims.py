@@ -111,9 +111,9 @@ def test_the_parser_finds_commands_in_all_usual_forms() -> None:
             --speed=10
         gpuledger --version-of-none
         gpuledger serve --nvidia-smi-command "ssh a@b --x nvidia-smi"
-        image: gpuledger:0.1.0
+        image: gpuledger:0.2.0
         helm upgrade --install gpuledger deploy/helm/gpuledger --namespace gpu-monitoring
-        docker run --tmpfs /run/gpuledger --read-only gpuledger:0.1.0
+        docker run --tmpfs /run/gpuledger --read-only gpuledger:0.2.0
     """
     assert list(commands(text)) == [
         ("report", ["--by", "pod"]),

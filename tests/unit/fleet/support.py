@@ -12,7 +12,7 @@ from gpuledger.fleet.lists.node_list import NodeList
 from gpuledger.fleet.membership import Membership
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.fleet.node_client import NodeClient, NodeCredentials, NodeRequestFailed
-from gpuledger.fleet.settings import FleetCredentialSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.http.client_messages import HttpResponse
 from unit.terminal.support import NOW, device, snapshot
 
@@ -22,7 +22,7 @@ PACE = ReadingPace(5.0, 5.0, 30.0)
 def body(node: str = "gpu-1", *devices: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """A snapshot of a node with these devices."""
     made = snapshot(devices=list(devices) or [device("0"), device("1", state="active")])
-    return {**made, "node": node, "gpuledger": "0.1.0", "devices_complete": True, **changes}
+    return {**made, "node": node, "gpuledger": "0.2.0", "devices_complete": True, **changes}
 
 
 Answer = Mapping[str, Any] | Exception | HttpResponse
@@ -93,7 +93,7 @@ def a_fleet(
 ) -> tuple[NodeFleet, FakeClock]:
     """A fleet of these nodes that is not started: tests read it."""
     clock = clock or FakeClock(NOW)
-    credentials = NodeCredentials(FleetCredentialSettings())
+    credentials = NodeCredentials(ClientAccessSettings())
     return NodeFleet(Membership(lists, clock), credentials, clock, PACE, nodes.client), clock
 
 

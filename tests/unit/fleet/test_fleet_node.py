@@ -10,7 +10,7 @@ import pytest
 from builders import FakeClock
 from gpuledger.fleet.fleet_node import FleetNode
 from gpuledger.fleet.node_client import NodeCredentials, NodeRequestFailed
-from gpuledger.fleet.settings import FleetCredentialSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.http.client_messages import HttpResponse
 from gpuledger.web.api.responses import run_of_etag
 from unit.fleet.support import ScriptedNodes, address, answer, body
@@ -27,7 +27,7 @@ class OneNode:
     def __init__(self) -> None:
         self.nodes, self.clock, self.changes = ScriptedNodes(), FakeClock(NOW), 0
         where = address("gpu-1")
-        client = self.nodes.client(where, NodeCredentials(FleetCredentialSettings()), 5.0)
+        client = self.nodes.client(where, NodeCredentials(ClientAccessSettings()), 5.0)
         self.node = FleetNode(where, client, self.clock, 5.0, self._count)
 
     def _count(self, _: FleetNode) -> None:

@@ -17,13 +17,13 @@ from certificates import Certificates
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.fleet.node_client import MOST_SENT, NodeClient, NodeCredentials, NodeRequestFailed
 from gpuledger.fleet.node_download import open_download
-from gpuledger.fleet.settings import FleetCredentialSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.http.routes import Response
 from gpuledger.model.errors import UsageError
 from running import PATIENCE
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-OPEN = NodeCredentials(FleetCredentialSettings())
+OPEN = NodeCredentials(ClientAccessSettings())
 
 
 async def _with_server(speak: Speak, use: Callable[[NodeAddress], Awaitable[Any]]) -> Any:
@@ -144,7 +144,7 @@ def test_other_answers_say_why_and_what_to_do(sent: bytes, kind: str, text: str)
 
 def test_the_login_of_a_url_wins_over_the_one_of_all_nodes(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("all\n")
-    shared = NodeCredentials(FleetCredentialSettings(user="fleet", password_file=str(tmp_path / "password")))
+    shared = NodeCredentials(ClientAccessSettings(user="fleet", password_file=str(tmp_path / "password")))
     logins = [
         dict(shared.login_header(NodeAddress("http", "a", 1, login=login)))["Authorization"]
         for login in ("", "ann:own")
@@ -155,7 +155,7 @@ def test_the_login_of_a_url_wins_over_the_one_of_all_nodes(tmp_path: Path) -> No
 def test_changed_files_are_read_again_and_wrong_ones_change_nothing(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("old")
-    shared = NodeCredentials(FleetCredentialSettings(user="fleet", password_file=str(file)))
+    shared = NodeCredentials(ClientAccessSettings(user="fleet", password_file=str(file)))
     where = NodeAddress("http", "a", 1)
     old = shared.login_header(where)
     file.unlink()
@@ -171,13 +171,13 @@ def test_changed_files_are_read_again_and_wrong_ones_change_nothing(tmp_path: Pa
 @pytest.mark.parametrize(
     "settings",
     [
-        FleetCredentialSettings(user="x"),
-        FleetCredentialSettings(password_file="/x"),
-        FleetCredentialSettings(ca_file="/not/there"),
-        FleetCredentialSettings(key_file="/x"),
+        ClientAccessSettings(user="x"),
+        ClientAccessSettings(password_file="/x"),
+        ClientAccessSettings(ca_file="/not/there"),
+        ClientAccessSettings(key_file="/x"),
     ],
 )
-def test_files_that_cannot_be_used_are_refused_at_the_start(settings: FleetCredentialSettings) -> None:
+def test_files_that_cannot_be_used_are_refused_at_the_start(settings: ClientAccessSettings) -> None:
     with pytest.raises(UsageError):
         NodeCredentials(settings)
 
@@ -244,9 +244,9 @@ def test_a_node_with_tls_and_a_client_certificate(tmp_path: Path) -> None:
     context.load_verify_locations(certificates.crt("ca"))
     context.verify_mode = ssl.CERT_REQUIRED
     ca, own = str(certificates.crt("ca")), str(certificates.crt("client"))
-    files = FleetCredentialSettings(ca_file=ca, cert_file=own, key_file=str(certificates.key("client")))
+    files = ClientAccessSettings(ca_file=ca, cert_file=own, key_file=str(certificates.key("client")))
 
-    async def fetch(settings: FleetCredentialSettings, port: int) -> Any:
+    async def fetch(settings: ClientAccessSettings, port: int) -> Any:
         client = NodeClient(NodeAddress("https", "localhost", port), NodeCredentials(settings), PATIENCE)
         try:
             return await client.request_json("/")
@@ -265,9 +265,9 @@ def test_a_node_with_tls_and_a_client_certificate(tmp_path: Path) -> None:
         try:
             port = server.sockets[0].getsockname()[1]
             with pytest.raises(NodeRequestFailed, match="cannot verify"):
-                await fetch(FleetCredentialSettings(), port)
+                await fetch(ClientAccessSettings(), port)
             with pytest.raises(NodeRequestFailed):
-                await fetch(FleetCredentialSettings(ca_file=ca), port)
+                await fetch(ClientAccessSettings(ca_file=ca), port)
             return await fetch(files, port)
         finally:
             server.close()

@@ -130,13 +130,15 @@ def test_time_waits_for_a_name_while_the_allocation_has_the_gpu() -> None:
     assert (exporter.values(), exporter.state.pending) == ({"ml/A/main": 9.0}, {"GPU-0": 0})
 
 
+# `Workload.ids` of a waiting owner: that of its container counts, if it has one.
+@pytest.mark.parametrize("ids", [("", "c1"), ("uid-A", "c1"), ("uid-A", "")])
 @pytest.mark.parametrize(("seen_at", "expected"), [(10, "ml/A/main"), (40, "unknown")])
 def test_time_without_a_name_waits_after_a_restart_until_its_owner_is_seen(
-    seen_at: int, expected: str
+    seen_at: int, expected: str, ids: tuple[str, str]
 ) -> None:
     """The first ticks may have neither process lists nor Allocations: the owner has not left."""
     exporter = Exporter(retention=100)
-    labels = ("GPU-0", "", "waiting", "uid-A", "c1")
+    labels = ("GPU-0", "", "waiting", *ids)
     waiting = StoredSeries(1, labels, None, age=5.0, lasting=False, amount=7_000_000, measured=7_000_000)
     exporter.accounts.resume("GPU-0", [waiting], 0, now=0.0)
     for at in range(seen_at + 3):
@@ -159,6 +161,16 @@ def test_a_series_ends_after_the_retention_and_own_accounts_never() -> None:
     exporter.play(Truth(GPU, [], [Runs(user("mira"), 10, 20)]), range(61))
     assert exporter.values() == {"idle": 50.0}
     assert exporter.state.closed == {"GPU-0": 10_000_000}
+
+
+def test_another_retention_counts_for_owners_that_have_left_already() -> None:
+    exporter = Exporter(retention=100)
+    truth = Truth(GPU, [], [Runs(user("mira"), 0, 10)])
+    exporter.play(truth, range(20))
+    assert exporter.values() == {"mira": 10.0, "idle": 9.0}
+    exporter.accounts.set_retention(5.0)
+    exporter.play(truth, range(20, 22))
+    assert exporter.values() == {"idle": 11.0}
 
 
 def test_a_series_begins_again_at_0_after_its_end() -> None:

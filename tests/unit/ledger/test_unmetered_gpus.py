@@ -22,8 +22,6 @@ from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report
-from gpuledger.ledger.store.retention import RetentionLimits
-from gpuledger.ledger.store.store import Store
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess
@@ -31,7 +29,7 @@ from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Workload
 from gpuledger.web.api.snapshot import build_snapshot
-from ledger_helpers import SETTINGS, UNIX, assert_exports_everything
+from ledger_helpers import SETTINGS, UNIX, assert_exports_everything, open_store
 from report_helpers import folded, quarters, same
 
 OLD, NEW = gpu(0, name="GTX 1050 Ti"), gpu(1, name="A100")
@@ -49,7 +47,7 @@ class Bench:
         self.start()
 
     def start(self) -> None:
-        self.store = Store(self.folder, "test", "boot-1", self.clock, RetentionLimits())
+        self.store = open_store(self.folder, "boot-1", self.clock, name="test")
         self.ledger = Ledger(SETTINGS, self.store)
 
     def restart(self) -> None:

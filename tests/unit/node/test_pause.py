@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, process, reading, snapshot
@@ -234,7 +234,6 @@ class ConstantPowerGpu:
 
 
 @given(st.floats(0.1, 4000.0), st.integers(3, 10), st.integers(3, 10))
-@settings(max_examples=40)
 def test_the_energy_of_a_pause_is_unobserved_however_long_it_is(
     pause: float, before: int, after: int
 ) -> None:

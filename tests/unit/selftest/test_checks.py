@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpuledger.app.diagnosis import run_checks
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.checks import Finding, works
 from gpuledger.selftest.checks import SelfTest
 from gpuledger.selftest.report import write_report
 from gpuledger.sources.nvml.probe import GpuProbeResult, ProbeResult
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from nvml.library import NvmlGpu, NvmlProcess, count
 from nvml.machine import Machine

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.host.commands import CommandResult
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.sources.checks import source_checks
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.checks import find_smi_problems
-from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from running import wait_until
 

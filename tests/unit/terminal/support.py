@@ -90,7 +90,7 @@ def process(pid=1, gpu="0", **changes):
 def snapshot(devices=None, processes=(), status=(), source=(), **changes):
     return {
         "version": "v1",
-        "gpuledger": "0.1.0",
+        "gpuledger": "0.2.0",
         "node": "node-1",
         "unix": NOW,
         "tick": 7,

@@ -12,11 +12,12 @@ from gpuledger.fleet.lists.http_nodes import HttpNodes
 from gpuledger.fleet.lists.node_list import AddressDefaults, UnreadableList
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.fleet.node_client import NodeClient, NodeCredentials, NodeRequestFailed
-from gpuledger.fleet.settings import FleetCredentialSettings, NodeListSettings
+from gpuledger.fleet.settings import NodeListSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.model.errors import UsageError
 from unit.fleet.support import ScriptedNodes, answer
 
-OPEN = NodeCredentials(FleetCredentialSettings())
+OPEN = NodeCredentials(ClientAccessSettings())
 SERVER = "https://cmdb:443"
 
 

@@ -31,9 +31,14 @@ MIDDLE = SINCE + 3600
 CARDS = [gpu(number) for number in range(6)]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_node(tmp_path_factory.mktemp("node"), ticks=120)
+
+
 @pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    return write_node(tmp_path / "node", ticks=120)
+def ledger(written: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(written.parent, tmp_path / "node") / written.name
 
 
 def truncate(place: Path) -> None:

@@ -304,6 +304,22 @@ def test_the_first_rejected_reading_of_each_gpu_is_logged(caplog: pytest.LogCapt
     ]
 
 
+@pytest.mark.parametrize(("simulated", "remedies"), [(True, 0), (False, 1)])
+def test_only_the_counter_of_a_real_card_that_steps_back_at_a_start_is_a_reason_to_replace_it(
+    simulated: bool, remedies: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    book = EnergyLedger(Floors())
+    stored = EnergyCounter(Epoch("boot"), opening=0, booked=1000 * J, last=1000 * J, refresh=1.0)
+    book.resume({A.uuid: StoredGpuEnergy(stored, {}, UNIX - 50)})
+    for second, joules in enumerate((500, 800, 1100)):
+        values = {q.ENERGY: joules * J, q.POWER_LIMIT: 100.0}
+        taken = snapshot(reading(A, values=values), unix=UNIX + second)
+        taken = replace(taken, boot_id="boot", source=replace(taken.source, simulated=simulated))
+        book.post(replace(taken, elapsed=float(second)))
+    assert book.invalid == 1
+    assert sum("replace the card" in record.getMessage() for record in caplog.records) == remedies
+
+
 @pytest.mark.parametrize(("name", "invalid"), [("NVIDIA GB200", 0), ("NVIDIA B200", 3)])
 def test_the_counter_of_a_module_may_exceed_the_limit_of_its_gpu(name: str, invalid: int) -> None:
     book, card = EnergyLedger(Floors()), gpu(0, name=name)

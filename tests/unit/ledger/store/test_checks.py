@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,10 +75,31 @@ def test_a_directory_writable_by_others_is_a_warning(mode: int, verdict: Verdict
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
-def test_a_directory_of_another_user_is_a_warning(tmp_path: Path) -> None:
-    os.chown(tmp_path, 65534, -1)
+@pytest.mark.parametrize(
+    ("user", "verdict"), [("ada", Verdict.WARNING), ("", Verdict.WARNING), ("gpuledger", Verdict.WORKS)]
+)
+def test_a_directory_of_another_user_than_the_service_is_a_warning(
+    user: str, verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = {65533: user} if user else {}
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=users[uid]))
+    os.chown(tmp_path, 65533, -1)
     found = finding(str(tmp_path), tmp_path, tmp_path)
-    assert (found.verdict, found.remedy) == (Verdict.WARNING, f"`chown 0 {tmp_path}`")
+    remedy = f"`chown 0 {tmp_path}`" if verdict is Verdict.WARNING else ""
+    assert (found.verdict, found.remedy) == (verdict, remedy)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another user")
+def test_a_ledger_of_root_in_the_directory_of_the_service_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="gpuledger"))
+    os.chown(tmp_path, 65533, -1)
+    (tmp_path / "gpuledger.lock").touch()
+    found = finding(str(tmp_path), tmp_path, tmp_path)
+    assert (found.verdict, found.remedy) == (Verdict.WARNING, f"`chown -h 65533 {tmp_path}/gpuledger.*`")
+    os.chown(tmp_path / "gpuledger.lock", 65533, -1)
+    assert finding(str(tmp_path), tmp_path, tmp_path).verdict is Verdict.WORKS
 
 
 @pytest.mark.parametrize(("given", "made_up"), [("none", False), ("none", True), ("", True)])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import closing
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -89,18 +90,13 @@ def error_of(file: Path, text: str, hours: tuple[int, int] = HOURS) -> str:
     return str(refused.value)
 
 
-def rows_by_text(
-    file: Path, by: str, hours: tuple[int, int] = HOURS, prices: Prices = PRICES
-) -> Iterator[tuple[str, ReportLine, object]]:
-    """Every row of a report with the text that names only it, and its values in JSON."""
-    between = (hours[0] * HOUR, hours[1] * HOUR)
-    found = report_of(file, by, between, prices)
-    for line in found.lines:
-        yield ExplainTarget(by, line.key).prefixed(), line, row_as_json(found, line)
-    # The GPUs' own accounts are explained as the sum over all GPUs.
-    found = report_of(file, "owner", between, prices)
-    for line in found.gpu_accounts:
-        yield line.account, line, row_as_json(found, line)
+@cache
+def explained_accounts(file: Path, hours: tuple[int, int]) -> list[tuple[ReportLine, object, Explanation]]:
+    """The rows of the GPUs' own accounts, the same for every key, with the explanations of their sums."""
+    found = report_of(file, "owner", (hours[0] * HOUR, hours[1] * HOUR), PRICES)
+    return [
+        (line, row_as_json(found, line), explain(file, line.account, hours)) for line in found.gpu_accounts
+    ]
 
 
 def assert_equals_row(found: Explanation, line: ReportLine, values: object) -> None:
@@ -133,26 +129,24 @@ def test_an_explanation_equals_the_row_in_every_exact_amount(
 ) -> None:
     build_reports_of_rows_once(monkeypatch)
     for file in files:
-        every = list(rows_by_text(file, by, hours))
-        assert len(every) > 3
-        for text, line, values in every:
-            # The GPUs' own accounts are the same for every key.
-            if by == "owner" or text != line.account:
-                assert_equals_row(explain(file, text, hours), line, values)
+        report = report_of(file, by, (hours[0] * HOUR, hours[1] * HOUR), PRICES)
+        # The text names only this row.
+        found = [
+            (line, row_as_json(report, line), explain(file, ExplainTarget(by, line.key).prefixed(), hours))
+            for line in report.lines
+        ]
+        found += explained_accounts(file, hours)
+        assert len(found) > 3
+        for line, values, one in found:
+            assert_equals_row(one, line, values)
+        assert_sums_to_total([one for _, _, one in found], report.total)
 
 
-@pytest.mark.parametrize("by", KINDS)
-def test_explanations_of_all_rows_sum_to_the_total(
-    files: tuple[Path, ...], by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build_reports_of_rows_once(monkeypatch)
-    for file in files:
-        total = report_of(file, by, prices=PRICES).total
-        found = [explain(file, text) for text, *_ in rows_by_text(file, by)]
-        assert sum(one.millijoules for one in found) == total.millijoules
-        billed = [one for one in found if one.unbilled is None]
-        assert sum(one.microseconds for one in billed) == total.gpu_microseconds
-        assert sum(one.row.line.cost or 0 for one in found if one.row) == total.cost
+def assert_sums_to_total(found: Sequence[Explanation], total: ReportLine) -> None:
+    assert sum(one.millijoules for one in found) == total.millijoules
+    billed = [one for one in found if one.unbilled is None]
+    assert sum(one.microseconds for one in billed) == total.gpu_microseconds
+    assert sum(one.row.line.cost or 0 for one in found if one.row) == total.cost
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ledger files of the version before the time books: upgraded in place, read as before, and continued."""
+"""Ledger files of 0.1.0, which had no accounts of time: upgraded in place, read as before, and continued."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEGINS = HOUR * 3600.0
 
 
 def old_file(folder: Path) -> Path:
-    """A ledger with schema 3: two folded hours, then 22:00 to 22:20 in detail."""
+    """A ledger of 0.1.0 (schema 3): two folded hours, then 22:00 to 22:20 in detail."""
     file = folder / "gpuledger.db"
     party = '["GPU-0","python3",{"container":"main","kind":"pod","namespace":"ml","pod":"train-0"}]'
     with closing(sqlite3.connect(file)) as books:
@@ -139,10 +139,10 @@ def test_an_old_file_is_cut_only_at_its_hours_until_the_time_books_begin(tmp_pat
 def test_an_older_program_refuses_a_newer_file_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpuledger.ledger.store import history, schema
+    from gpuledger.ledger.store import read_only_file, schema
 
     Store(tmp_path, "gpuledger", "boot-1", FakeClock(BEGINS), RetentionLimits()).close()
-    for module in (schema, history):
+    for module in (schema, read_only_file):
         monkeypatch.setattr(module, "MIGRATIONS", MIGRATIONS[:3])
     file = tmp_path / "gpuledger.db"
     with pytest.raises(GpuledgerError) as refused:

@@ -70,10 +70,25 @@ def opened(file: Path, reader: Reader = DAN) -> Iterator[History]:
         yield history
 
 
+_kept: dict[tuple[Path, Reader], History] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_kept() -> Iterator[None]:
+    yield
+    for history in _kept.values():
+        history.close()
+    _kept.clear()
+
+
 def report_for(file: Path, reader: Reader, by: str, given: Prices = PRICES, every: str = "") -> UsageReport:
-    with opened(file, reader) as history:
-        grouping = find_grouping(by, history.devices, teams=TEAMS, node_of=lambda _: "node-1")
-        return build_report(history, grouping, given, WITHIN, every=every, node="node-1")
+    """A report of the file. What several reports of a reader need is read once."""
+    if (file, reader) not in _kept:
+        _kept[file, reader] = History(file)
+        _kept[file, reader].restrict(reader)
+    history = _kept[file, reader]
+    grouping = find_grouping(by, history.devices, teams=TEAMS, node_of=lambda _: "node-1")
+    return build_report(history, grouping, given, WITHIN, every=every, node="node-1")
 
 
 def test_the_ledger_has_the_secrets(files: dict[str, Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from builders import FakeClock, gpu, process
+from gpuledger.ledger.report.gpu_time import GpuTime
 from gpuledger.ledger.report.receipt.content import ReceiptGpu, ReceiptJson
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.store import report_query
 from gpuledger.ledger.store.explain_target import OwnerNotFound
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.receipt_query import with_kind
@@ -137,6 +140,20 @@ def test_a_namespace_lists_its_owners_and_they_add_up(books: Path) -> None:
     assert {rule for one in receipt["advice"] for rule in [one["rule"]]} == {
         *("unused_gpu", "late_start", "idle_since", "held_memory", "throttled"),
     }
+
+
+@pytest.mark.parametrize("who", ["pod:jobs/busy", "namespace:jobs"])
+def test_a_receipt_reads_the_report_once(books: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[int, int]] = []
+    sums = report_query.gpu_time_sums
+
+    def counted(history: History, since: int, until: int) -> Iterator[GpuTime]:
+        read.append((since, until))
+        return sums(history, since, until)
+
+    monkeypatch.setattr(report_query, "gpu_time_sums", counted)
+    receipt_of(books, who)
+    assert len(read) == 1
 
 
 def test_a_process_has_its_own_receipt(books: Path) -> None:

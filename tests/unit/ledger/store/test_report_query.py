@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from builders import gpu, instance, process
+from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.usage_report import UsageReport
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.report_query import build_report, build_reports
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
 from money_helpers import prices
-from report_helpers import EVER, folded, report_of
+from report_helpers import EVER, folded, quarters, report_of
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA A100", sm_count=108)
 CUT = gpu(2, name="NVIDIA H100", sm_count=132)
@@ -75,6 +78,17 @@ def exact(report: UsageReport) -> tuple[object, ...]:
 def test_the_exact_total_is_the_same_for_every_key(file: Path, basis: str) -> None:
     given = prices(gpu_hour="3", kwh="0.31", basis=basis)
     assert len({str(exact(report_of(file, by, prices=given))) for by in KEYS}) == 1
+
+
+@pytest.mark.parametrize("idle", ["row", "spread"])
+def test_reports_that_are_built_together_equal_those_built_alone(file: Path, idle: str) -> None:
+    given = prices(gpu_hour="3", kwh="0.31", idle=idle)
+    with closing(History(file)) as history:
+        within = quarters(*EVER)
+        groupings = [find_grouping(by, history.devices) for by in ("owner", "gpu", "pod")]
+        together = build_reports(history, groupings, given, within, every="hour")
+        alone = [build_report(history, one, given, within, every="hour") for one in groupings]
+    assert together == alone
 
 
 def test_all_hours_between_first_and_last_sight_are_in_the_report(file: Path) -> None:

@@ -11,10 +11,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from builders import FakeClock, gpu, process
+from fuzzing import costly
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
 from gpuledger.ledger.store.schema import MIGRATIONS
@@ -58,7 +59,7 @@ def people(card: int, numbers: set[int], *, works: bool | None) -> Sequence[GpuP
 # Folding stores the beginning of the first hour, which is before the data.
 @example([(set(), {0}, True, 600.0), (set(), set(), True, 600.0), *[(set(), set(), True, 1.0)] * 3])
 @given(st.lists(tick, min_size=5, max_size=60))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@costly
 def test_folding_changes_no_report(
     tmp_path_factory: pytest.TempPathFactory, life: list[tuple[set[int], set[int], bool | None, float]]
 ) -> None:

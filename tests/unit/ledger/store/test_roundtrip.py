@@ -26,6 +26,7 @@ from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType
 from gpuledger.model.text import clean_name
 from gpuledger.model.workload import FACTS, UNKNOWN, Workload
+from ledger_helpers import open_store
 
 CARD = gpu(0, name="NVIDIA H100", pci_bus_id="00000000:01:00.0", sm_count=132)
 PART = instance(CARD, 2, 1, index=3, profile="1g.10gb", sm_count=16)
@@ -87,12 +88,12 @@ def stored(journal: Journal) -> StoredLedger:
     """The ledger that a new run finds after a run that wrote this and was killed."""
     with tempfile.TemporaryDirectory() as name:
         clock = FakeClock()
-        first = Store(Path(name), "books", "boot", clock, RetentionLimits())
+        first = open_store(Path(name), "boot", clock)
         part, shown = first.save(journal)
         assert part.success, part.error
         assert shown
         first.close()
-        second = Store(Path(name), "books", "boot", clock, RetentionLimits())
+        second = open_store(Path(name), "boot", clock)
         second.close()
         return second.stored_ledger
 

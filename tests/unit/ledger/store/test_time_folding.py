@@ -9,10 +9,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock, process
+from fuzzing import costly
 from gpuledger.ledger import time_persistence
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.history import History
@@ -147,7 +148,7 @@ event = st.tuples(
 
 
 @given(st.lists(event, min_size=5, max_size=40), st.sampled_from([UTC, KOLKATA, LORD_HOWE]))
-@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@costly
 def test_time_is_conserved_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory,
     life: list[tuple[str, set[int], set[int], str, float]],

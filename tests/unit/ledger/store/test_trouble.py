@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -421,6 +422,24 @@ def test_an_unusable_directory_keeps_the_ledger_in_memory_and_is_reported(
     store.close()
 
 
+@pytest.mark.parametrize("suffix", [".lock", ".db"])
+def test_files_of_another_user_keep_the_ledger_in_memory_with_a_remedy(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = os.open
+
+    def refuse(path: os.PathLike[str] | str, *rest: int) -> int:
+        if str(path).endswith(suffix):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    store = Store(tmp_path, "gpuledger", "boot", FakeClock(UNIX), RetentionLimits())
+    assert not store.on_disk
+    assert f"as root, `chown -h {os.geteuid()} {tmp_path}/gpuledger.*`" in caplog.text
+    store.close()
+
+
 def test_a_read_only_file_keeps_the_ledger_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Run(tmp_path)
     post(first, 5)
@@ -487,7 +506,7 @@ def history(run: Run, hours: int) -> None:
 
 def test_history_beyond_the_retention_is_deleted_and_the_books_balance(tmp_path: Path) -> None:
     run = Run(tmp_path, limits=RetentionLimits(7200.0, 100 * 3600.0))
-    history(run, 300)
+    history(run, 150)
     hours = rows(run.store.file, "SELECT count(*), min(quarter) * 900 FROM hours")[0]
     times = rows(run.store.file, "SELECT count(*), min(quarter) * 900 FROM hour_times")[0]
     sessions = rows(run.store.file, "SELECT count(*), min(ended) FROM usage")[0]
@@ -508,7 +527,7 @@ def test_a_ledger_beyond_its_size_loses_its_oldest_history(
     most = 250_000
     run = Run(tmp_path, limits=RetentionLimits(max_size=most))
     with caplog.at_level(logging.WARNING):
-        history(run, 600)
+        history(run, 300)
     assert "store.max_size" in caplog.text
     run.store.close()
     assert run.store.file.stat().st_size < most * 1.3

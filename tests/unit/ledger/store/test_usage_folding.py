@@ -56,7 +56,7 @@ def test_hours_are_those_of_the_time_zone(tmp_path: Path) -> None:
 
 def test_a_running_node_folds_and_deletes_as_it_goes(tmp_path: Path) -> None:
     node = usage_node(tmp_path, limits=RetentionLimits(detail=7200.0, hours=86_400.0))
-    for number in range(3000):
+    for number in range(1800):
         node.see(process(A, number // 100, workload=USER), seconds=60.0, has=[Allocation(A, ANN)])
     ((first, last),) = rows(node.file, "SELECT min(quarter), max(quarter) FROM usage_quarters")
     assert int(str(last)) - int(str(first)) <= 13

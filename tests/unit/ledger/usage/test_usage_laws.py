@@ -9,10 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock, process
+from fuzzing import costly
 from gpuledger.ledger.report.usage_rows import UsageRow
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import Workload
@@ -97,7 +98,7 @@ def stored(file: Path) -> Counter[tuple[str, str]]:
     return +found
 
 
-@settings(deadline=None, max_examples=30)
+@costly
 @given(LOOKS)
 def test_owners_sum_to_the_gpu_and_sessions_to_their_owners(looks: list[Look]) -> None:
     with TemporaryDirectory() as folder:
@@ -121,7 +122,7 @@ def comparable(row: UsageRow) -> UsageRow:
     return replace(row, bars=())
 
 
-@settings(deadline=None, max_examples=20)
+@costly
 @given(LOOKS, LOOKS)
 def test_folding_changes_no_sum_and_no_peak(looks: list[Look], later: list[Look]) -> None:
     with TemporaryDirectory() as folder:
@@ -151,7 +152,7 @@ def bar_time(row: UsageRow) -> int:
     return sum(bar.seen for bar in row.bars)
 
 
-@settings(deadline=None, max_examples=20)
+@costly
 @given(LOOKS, LOOKS)
 def test_a_restart_in_a_gap_changes_nothing(before: list[Look], after: list[Look]) -> None:
     found: list[dict[Any, UsageRow]] = []
@@ -171,7 +172,7 @@ def test_a_restart_in_a_gap_changes_nothing(before: list[Look], after: list[Look
     assert found[0] == found[1]
 
 
-@settings(deadline=None, max_examples=20)
+@costly
 @given(LOOKS, st.integers(1, 6))
 def test_parts_of_a_range_add_up(looks: list[Look], cut: int) -> None:
     with TemporaryDirectory() as folder:

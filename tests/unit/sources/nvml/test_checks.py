@@ -255,7 +255,7 @@ def test_without_a_gpu_hardware_and_library_fail_and_other_checks_are_skipped() 
         if finding.check not in ("gpu.pci", "driver.library", "driver.environment")
     ]
     assert {(finding.verdict, finding.why) for finding in rest} == {(SKIPPED, "because of: NVML library")}
-    assert "simulator" in findings_of(findings, "driver.library")[0].remedy
+    assert "gpuledger demo" in findings_of(findings, "driver.library")[0].remedy
 
 
 @pytest.mark.parametrize(

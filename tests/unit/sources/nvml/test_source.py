@@ -7,6 +7,7 @@ import pytest
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import POWER
+from gpuledger.sources.nvml import library
 from nvml.library import NvmlProcess
 from nvml.machine import Machine, reading_of
 from running import PATIENCE
@@ -113,6 +114,18 @@ def test_an_unloaded_driver_is_reported_at_once_and_recovered(machine, code):
     refused(machine)
     machine.state.errors.clear()
     assert reading_of(machine.tick(seconds=10)).get(POWER) == 100.0
+
+
+def test_the_reason_of_the_system_is_named_where_a_loader_replaces_it(monkeypatch):
+    def frozen(name):
+        try:
+            raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+        except OSError as error:
+            raise OSError("not found when the application was frozen") from error
+
+    monkeypatch.setattr(library, "CDLL", frozen)
+    with pytest.raises(OSError, match="No such file"):
+        library.load_library()
 
 
 def test_a_snapshot_has_the_boot_id_and_the_driver_load(machine):

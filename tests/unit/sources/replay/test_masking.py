@@ -326,7 +326,6 @@ def test_every_text_field_of_the_model_has_a_rule() -> None:
     assert "uid" in RULES[HostFacts]
 
 
-@settings(max_examples=40)
 @given(values(Snapshot))
 def test_any_snapshot_can_be_masked(original: Snapshot) -> None:
     found = Masker(KEY)(original)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance, process, reading, snapshot
@@ -183,7 +183,6 @@ def test_skipped_samples_are_added_even_if_the_next_ones_are_unreadable(tmp_path
     assert (first.samples, other.samples) == ((sample(1), sample(2)), (sample(7),))
 
 
-@settings(max_examples=40)
 @given(times=st.lists(st.floats(0, 8), min_size=1, max_size=20).map(sorted))
 def test_every_event_is_returned_once_at_any_read_interval(
     tmp_path_factory: pytest.TempPathFactory, times: list[float]

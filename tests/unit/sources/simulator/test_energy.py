@@ -132,7 +132,6 @@ PROCESS = st.fixed_dictionaries(
 CYCLE = st.sampled_from(["", "busy: 1.3, quiet: 2.7", "every: 3.1, for: 4.7, jitter: 2.2", "stop: 33.3"])
 
 
-@settings(max_examples=40)
 @given(
     processes=st.lists(st.tuples(PROCESS, CYCLE), max_size=5),
     limit=st.sampled_from([120, 300, 700]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf, nan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import GIB, gpu, instance, node_state, process, reading, snapshot
@@ -180,7 +180,6 @@ def as_json_has_it(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-@settings(max_examples=40)
 @given(NAMES, NAMES, NAMES, NAMES, NAMES)
 def test_any_name_survives_json(gpu_name: str, pod: str, command: str, status: str, node: str) -> None:
     card = Gpu("GPU-0", 0, name=gpu_name)

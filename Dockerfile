@@ -1,7 +1,7 @@
 # The image of gpuledger.
 #
-#   docker build -t gpuledger:0.1.0 .                       `gpuledger` with any command
-#   docker build -t gpuledger:0.1.0-smi --target smi .      serves on :9835, in nvidia_gpu_exporter's place
+#   docker build -t gpuledger:0.2.0 .                       `gpuledger` with any command
+#   docker build -t gpuledger:0.2.0-smi --target smi .      serves on :9835, in nvidia_gpu_exporter's place
 #   docker buildx build --platform linux/amd64,linux/arm64 ...
 #
 # No step depends on the architecture. Every package is pinned by its hash (`make lock`). A package without a wheel
@@ -42,7 +42,7 @@ COPY --from=build /opt/gpuledger /opt/gpuledger
 # chooses the GPUs.
 ENV NVIDIA_DRIVER_CAPABILITIES=utility \
     PYTHONDONTWRITEBYTECODE=1
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpuledger" \
       org.opencontainers.image.description="Who used this GPU, for how long, and what it cost, in books that balance." \

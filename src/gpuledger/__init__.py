@@ -1,3 +1,3 @@
 """Who used this GPU, for how long, and what it cost, in books that balance."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
@@ -10,9 +11,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import sleep
 
+from gpuledger.app.control_socket import SOCKET_NAME
 from gpuledger.app.logs import limit_log, silence_node_log
-from gpuledger.app.node_assembly import NodeParts
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.model.source import Clock
+from gpuledger.node.settings import NO_SOCKET
 
 DEMO_SOURCE = "simulator:demo"
 
@@ -21,10 +24,14 @@ DEMO_SOURCE = "simulator:demo"
 HISTORY = 86_400.0
 _STEP, _RECENT, _FINE_STEP = 59.0, 3600.0, 9.5
 
+# Bytes of the path of a unix socket.
+_LONGEST_SOCKET = 107
 _CONFIGURATION = """\
-# Demo prices, and the directory of the simulated ledger, for `gpuledger report --config FILE`.
+# Demo prices, and the simulated ledger, for `gpuledger report --config FILE`; with the socket of the running
+# demo, for `gpuledger free --config FILE`.
 source: {source}
 state_dir: {folder}
+control: {{socket: {socket}}}
 price:
   currency: EUR
   gpu_hour: 2.40
@@ -116,5 +123,10 @@ def write_demo_configuration(folder: Path, source: str = DEMO_SOURCE) -> Path:
     from json import dumps
 
     file = folder / "demo.yaml"
-    file.write_text(_CONFIGURATION.format(source=dumps(source), folder=dumps(str(folder))), encoding="utf-8")
+    socket = str(folder / SOCKET_NAME)
+    if len(os.fsencode(socket)) > _LONGEST_SOCKET:
+        socket = NO_SOCKET
+    names = {"source": source, "folder": str(folder), "socket": socket}
+    text = _CONFIGURATION.format(**{key: dumps(name) for key, name in names.items()})
+    file.write_text(text, encoding="utf-8")
     return file

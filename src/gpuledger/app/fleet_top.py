@@ -11,7 +11,7 @@ from os import environ
 from gpuledger.app.fleet_api import FleetApiClient
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.host.output_width import output_width
-from gpuledger.http.client_access import ClientAccess
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.terminal.fleet_table import fleet_lines
 from gpuledger.terminal.layout import Line, glyphs_for, plain_text
@@ -26,7 +26,7 @@ _LINE_REST = "\x1b[K"
 
 
 def show_fleet(
-    url: str, access: ClientAccess, settings: TopSettings, interval: float | None, *, is_live: bool
+    url: str, access: ClientAccessSettings, settings: TopSettings, interval: float | None, *, is_live: bool
 ) -> int:
     """Show the fleet; returns the exit code. `interval` repeats the output; live, it is always repeated.
 

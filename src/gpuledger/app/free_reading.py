@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from gpuledger.app.free_requests import availability_json, find_scheduler, parse_wish, refusal
 from gpuledger.app.logs import silence_node_log
-from gpuledger.app.node_assembly import NodeParts, assemble_parts
+from gpuledger.app.node_assembly import assemble_parts
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.config.node import configured_node_name
 from gpuledger.ledger.device_choice import NotEnoughDevices, choose_devices, misfit
 from gpuledger.ledger.device_conditions import CONDITION_QUANTITIES

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.host.files import read_at_most
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.migrate.page import LONGEST_PAGE, Page, parse_page
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.outputs.metrics_pages import VALUES_FOLLOW
-from gpuledger.terminal.settings import NodeAccessSettings
 
 # Seconds that a dialect may need to be read for the first time: longer intervals are rare.
 _MOST_WAITS = 60
@@ -25,7 +25,7 @@ class MetricsPageClient(NodeApiClient):
 
     advice = "is the exporter running there, on that port?"
 
-    def __init__(self, url: str, flag: str, access: NodeAccessSettings) -> None:
+    def __init__(self, url: str, flag: str, access: ClientAccessSettings) -> None:
         """Raises UsageError as NodeApiClient does."""
         self.flag = flag
         super().__init__(url, access, timeout=60.0)
@@ -49,7 +49,7 @@ class MetricsPageClient(NodeApiClient):
         return answer.body
 
 
-def read_metrics_page(place: str, flag: str, access: NodeAccessSettings) -> Page:
+def read_metrics_page(place: str, flag: str, access: ClientAccessSettings) -> Page:
     """The page at a URL, or in a file. Raises GpuledgerError."""
     if place.startswith(("http://", "https://")):
         client = MetricsPageClient(place, flag, access)

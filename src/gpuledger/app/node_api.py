@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
-from gpuledger.http.client_access import ClientAccess, create_client_context, find_login
+from gpuledger.http.client_access import ClientAccessSettings, create_client_context, find_login
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
 from gpuledger.http.hosts import host_field, parse_http_url
 from gpuledger.http.openssl import ssl_reason
@@ -41,7 +41,7 @@ class NodeApiClient:
     # Of a URL without scheme and port.
     port = 9400
 
-    def __init__(self, url: str, access: ClientAccess, timeout: float = 10.0) -> None:
+    def __init__(self, url: str, access: ClientAccessSettings, timeout: float = 10.0) -> None:
         """Raises UsageError for a malformed URL and for files that cannot be read."""
         parts = parse_http_url(url, self.flag, "http://node:9400")
         self._secure = parts.scheme == "https"

@@ -17,7 +17,8 @@ from gpuledger.config.commands import ALL_GROUPS
 from gpuledger.config.load import settings_of
 from gpuledger.http.client_messages import json_error
 from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.history import History, LedgerNotFound
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.read_only_file import LedgerNotFound
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.node.settings import NO_SOCKET, ControlSettings

@@ -10,14 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.app.logs import configure_logging
-from gpuledger.app.node_assembly import (
-    Listeners,
-    NodeParts,
-    build_dialects,
-    build_listeners,
-    default_page_dialects,
-    web_quantities,
-)
+from gpuledger.app.node_assembly import build_dialects
+from gpuledger.app.node_listeners import Listeners, build_listeners, default_page_dialects, web_quantities
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.app.user_services import open_readers
 from gpuledger.config.access import AccessSettings
 from gpuledger.config.node import configured_node_name

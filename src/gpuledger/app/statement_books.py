@@ -13,6 +13,7 @@ from gpuledger.app.fleet_reports import report_from_prometheus
 from gpuledger.app.ledger_file import node_of_ledger, open_history
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.statement_verification import Range, StatementBooks, Surroundings, range_of
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.books.exported_history import Export
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.moments import format_local_time
@@ -24,12 +25,13 @@ from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.report.tokens.settings import TokenSettings
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.settings import ExportedBooksSettings
-from gpuledger.ledger.store.history import History, LedgerNotFound, Progress
+from gpuledger.ledger.store.history import History, Progress
+from gpuledger.ledger.store.read_only_file import LedgerNotFound
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import build_settings
-from gpuledger.terminal.settings import FleetUrlSettings, NodeCredentialSettings
+from gpuledger.terminal.settings import FleetUrlSettings
 
 
 class NoBooks(GpuledgerError):
@@ -190,7 +192,7 @@ def _node_books(url: str, values: Mapping[str, Any], progress: Progress) -> Stat
     from gpuledger.app.fleet_api import FleetApiClient
     from gpuledger.app.node_ledgers import report_from_nodes
 
-    access = build_settings(NodeCredentialSettings, values)
+    access = build_settings(ClientAccessSettings, values)
 
     def report(terms: StatementTerms, within: Range) -> UsageReport:
         return report_from_nodes(

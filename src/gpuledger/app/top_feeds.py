@@ -11,16 +11,11 @@ from threading import Condition
 from typing import Any
 
 from gpuledger.app.node_api import NodeApiClient
-from gpuledger.app.node_assembly import (
-    COMMAND_READING_TIMEOUT,
-    READING_TIMEOUT,
-    NodeParts,
-    assemble_parts,
-    no_reading_error,
-)
+from gpuledger.app.node_assembly import assemble_parts
+from gpuledger.app.node_parts import COMMAND_READING_TIMEOUT, READING_TIMEOUT, NodeParts, no_reading_error
 from gpuledger.app.node_requests import UNIX, fetch_node_answer
 from gpuledger.host.process_tree import ProcessTree
-from gpuledger.http.client_access import ClientAccess
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.kubernetes.settings import node_name
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.terminal.local_processes import LocalProcesses
@@ -176,7 +171,7 @@ class SeveralNodesFeed:
     as `NodeApiClient` does.
     """
 
-    def __init__(self, urls: Sequence[str], access: ClientAccess) -> None:
+    def __init__(self, urls: Sequence[str], access: ClientAccessSettings) -> None:
         self._feeds = [RemoteFeed(url, access) for url in urls]
         self.origin = SnapshotOrigin(f"{len(self._feeds)} nodes", remote=True)
         self._errors: list[str] = []

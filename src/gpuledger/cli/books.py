@@ -209,7 +209,7 @@ def _forget(words: Sequence[str], settings: BooksSettings, values: Mapping[str, 
 
 
 def _opened(file: Path) -> sqlite3.Connection:
-    from gpuledger.ledger.store.history import open_read_only
+    from gpuledger.ledger.store.read_only_file import open_read_only
 
     return open_read_only(file)
 

@@ -14,14 +14,8 @@ from typing import Any
 from gpuledger import __version__
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log, warn_if_simulated
-from gpuledger.app.node_assembly import (
-    COMMAND_READING_TIMEOUT,
-    READING_TIMEOUT,
-    NodeParts,
-    assemble_parts,
-    build_dialects,
-    no_reading_error,
-)
+from gpuledger.app.node_assembly import assemble_parts, build_dialects
+from gpuledger.app.node_parts import COMMAND_READING_TIMEOUT, READING_TIMEOUT, NodeParts, no_reading_error
 from gpuledger.app.stop_signals import SignalPipe
 from gpuledger.config.commands import COLLECT_GROUPS
 from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names

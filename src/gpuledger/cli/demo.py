@@ -21,7 +21,7 @@ from gpuledger.app.demo import (
     write_history,
 )
 from gpuledger.app.flags import CommandLine, ReadSettings, parse_command
-from gpuledger.app.node_assembly import NodeParts
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.cli.serve import serve_node
 from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.host.clock import SystemClock

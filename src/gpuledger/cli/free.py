@@ -26,13 +26,14 @@ from gpuledger.config.commands import FREE_GROUPS
 from gpuledger.config.free import FreeSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import configured_time_zone
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.device_choice import visibility_variable
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.model.availability import DISPLAY, FREE
 from gpuledger.model.devices import Gpu
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
-from gpuledger.terminal.settings import FleetUrlSettings, NodeAccessSettings
+from gpuledger.terminal.settings import FleetUrlSettings
 
 _ABOUT = """\
 Show which GPUs and MIG instances can be taken now, and why not the others. With --env, or with a command
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         return _take(values, settings, command, locally=locally)
     fleet = build_settings(FleetUrlSettings, values).fleet if "top.fleet" in given.flags else ""
     if fleet:
-        answer = list_fleet(build_settings(NodeAccessSettings, values), fleet, settings)
+        answer = list_fleet(build_settings(ClientAccessSettings, values), fleet, settings)
     else:
         answer = list_devices(values, settings, locally=locally)
     _write_remarks(answer)

@@ -12,6 +12,7 @@ from typing import Any
 from gpuledger.app.flags import build_parser, parse_flags, reject_words
 from gpuledger.app.metrics_page_source import read_metrics_page
 from gpuledger.config.load import load_values
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.migrate.check import check_migration
 from gpuledger.migrate.formats import FORMATS
 from gpuledger.migrate.page import Page, with_target_labels
@@ -20,7 +21,6 @@ from gpuledger.migrate.report import KINDS
 from gpuledger.migrate.user_queries import read_user_queries
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
 from gpuledger.model.settings import boolean, build_settings, choice, comma_separated, option, text
-from gpuledger.terminal.settings import NodeAccessSettings
 
 _KINDS = "\n".join(f"  {kind:<8} {meaning}" for kind, meaning in KINDS.items())
 _ABOUT = f"""\
@@ -101,22 +101,7 @@ class MigrateSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class PageAccessSettings:
-    """Credentials for pages with a URL; user:password@ in the URL has precedence."""
-
-    user: str = option("migrate.user", text, "", "user for basic auth", metavar="NAME")
-    password_file: str = option(
-        "migrate.password_file", text, "", "file with the password of --user", metavar="FILE"
-    )
-    ca_file: str = option(
-        "migrate.ca_file", text, "", "CA certificates (PEM; default: the system's)", metavar="FILE"
-    )
-    cert_file: str = option("migrate.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
-    key_file: str = option("migrate.key_file", text, "", "its key, if in another file", metavar="FILE")
-
-
-_GROUPS = {"pages and queries": MigrateSettings, "access to pages": PageAccessSettings}
+_GROUPS = {"pages and queries": MigrateSettings, "access to pages": ClientAccessSettings}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -146,14 +131,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _read_pages(settings: MigrateSettings, values: dict[str, Any]) -> tuple[Page, Page]:
-    access_settings = build_settings(PageAccessSettings, values)
-    access = NodeAccessSettings(
-        user=access_settings.user,
-        password_file=access_settings.password_file,
-        ca_file=access_settings.ca_file,
-        cert_file=access_settings.cert_file,
-        key_file=access_settings.key_file,
-    )
+    access = build_settings(ClientAccessSettings, values)
     try:
         old = read_metrics_page(settings.old, "--old", access)
         new = read_metrics_page(settings.new, "--new", access)

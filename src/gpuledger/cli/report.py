@@ -33,6 +33,7 @@ from gpuledger.app.statements import MadeReport
 from gpuledger.config.commands import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.report.ranges import choose_period, parse_range
 from gpuledger.ledger.report.report_keys import GATEWAY, SERVED_MODEL
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings
@@ -44,7 +45,7 @@ from gpuledger.ledger.store.history import History, Progress
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.text import is_utf8
-from gpuledger.terminal.settings import FleetUrlSettings, NodeCredentialSettings, NodeUrlSettings
+from gpuledger.terminal.settings import FleetUrlSettings, NodeUrlSettings
 
 _ABOUT = """\
 Report GPU usage, energy and cost: from the ledger that `gpuledger serve` keeps on this machine, or for a
@@ -228,7 +229,7 @@ def report_from_lab(settings: ReportSettings, url: str, values: Mapping[str, Any
     from gpuledger.app.fleet_api import FleetApiClient
     from gpuledger.app.node_ledgers import report_from_nodes, terms_of_fleet
 
-    access = build_settings(NodeCredentialSettings, values)
+    access = build_settings(ClientAccessSettings, values)
     with closing(FleetApiClient(url, access)) as client:
         terms = terms_of_fleet(client, report_terms(settings, values), values)
         if settings.format in FOCUS_FORMATS:

@@ -13,7 +13,8 @@ from typing import Any
 from gpuledger import __version__
 from gpuledger.app.diagnosis import exit_code, findings_json, findings_table, run_checks
 from gpuledger.app.flags import parse_command
-from gpuledger.app.node_assembly import HostContext, build_dialects
+from gpuledger.app.node_assembly import build_dialects
+from gpuledger.app.node_parts import HostContext
 from gpuledger.config.commands import RECORD_GROUPS
 from gpuledger.dialects.catalogue import check_dialect_names
 from gpuledger.dialects.settings import DialectSettings

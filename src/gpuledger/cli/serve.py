@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from gpuledger import __version__
 from gpuledger.app.flags import ReadSettings, parse_command
 from gpuledger.app.logs import configure_logging, warn_if_simulated
-from gpuledger.app.node_assembly import NodeParts, assemble_node
+from gpuledger.app.node_assembly import assemble_node
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.app.reload import Reloader
 from gpuledger.app.serving import (
     create_server,

@@ -18,12 +18,12 @@ from gpuledger.app.slurm_receipts.updates import KEPT, CommentUpdate, JobOutcome
 from gpuledger.config.commands import ALL_GROUPS, SLURM_GROUPS
 from gpuledger.config.load import load_values
 from gpuledger.config.slurm import SlurmReceiptSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.report.receipt.merging import merge_receipts
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.text import to_short_line
-from gpuledger.terminal.settings import NodeAccessSettings
 
 _ABOUT = """\
 Receipts of Slurm jobs on several nodes. Run it where Slurm's commands are, on one machine of the cluster.
@@ -116,7 +116,7 @@ def _find_job(rows: Sequence[JobRow], name: str) -> JobRow:
 
 
 def _receipts(settings: SlurmReceiptSettings) -> NodeReceipts:
-    access = NodeAccessSettings(
+    access = ClientAccessSettings(
         user=settings.user, password_file=settings.password_file, ca_file=settings.ca_file
     )
     return NodeReceipts(settings.place, access, settings.timeout)

@@ -11,6 +11,7 @@ from gpuledger.config.other_exporters import OTHER_EXPORTER_GROUPS
 from gpuledger.config.report import ExplainSettings, ReceiptSettings, ReportSettings, StatementSettings
 from gpuledger.config.slurm import SlurmReceiptSettings
 from gpuledger.fleet.settings import FleetCredentialSettings, FleetServerSettings, NodeListSettings
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.ledger.report.settings import FleetSettings
 from gpuledger.ledger.report.tokens.settings import TokenSettings
@@ -19,7 +20,6 @@ from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.terminal.settings import (
     FleetUrlSettings,
     NodeAccessSettings,
-    NodeCredentialSettings,
     NodeUrlSettings,
     TopSettings,
 )
@@ -41,7 +41,7 @@ _OTHER_ROWS: tuple[GroupRow, ...] = (
     ("display", TopSettings, ("top",), HelpPage.COMMON),
     ("fleet", FleetUrlSettings, ("top", "free", "report"), HelpPage.COMMON),
     ("access to another node", NodeAccessSettings, ("top",), HelpPage.COMMON),
-    ("access to the fleet", NodeCredentialSettings, ("free",), HelpPage.COMMON),
+    ("access to the fleet", ClientAccessSettings, ("free",), HelpPage.COMMON),
     ("another node", NodeUrlSettings, ROW_COMMANDS, HelpPage.COMMON),
     ("nodes of the fleet", NodeListSettings, ("fleet",), HelpPage.COMMON),
     ("access to the nodes of the fleet", FleetCredentialSettings, ("fleet",), HelpPage.COMMON),

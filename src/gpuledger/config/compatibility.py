@@ -179,7 +179,7 @@ def _read_table() -> Iterator[Setting]:
 
 FlagsWithoutEquivalent = settings_group("FlagsWithoutEquivalent", *_read_table())
 
-# Accepted until the next release.
+# Accepted by 0.2, with a warning.
 _REMOVED = ("connections-per-client", "requests-per-client", "streams-per-client")
 RemovedSettings = settings_group(
     "RemovedSettings",

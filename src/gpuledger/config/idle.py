@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuledger.ledger.report.mail_addresses import MAIL_DOMAIN, MAIL_SENDER
@@ -12,18 +13,16 @@ from gpuledger.model.settings import choice, duration, option, text
 TABLE, JSON, TEXT, MAIL, SLACK = "table", "json", "text", "mail", "slack-json"
 
 
-def _domain(value: object) -> str:
-    found = text(value).strip()
-    if found and not re.fullmatch(MAIL_DOMAIN, found):
-        raise ValueError("expected a domain such as example.org")
-    return found
+def _matching(pattern: str, expected: str) -> Callable[[object], str]:
+    """A parser of texts that match, or are empty."""
 
+    def parse(value: object) -> str:
+        found = text(value).strip()
+        if found and not re.fullmatch(pattern, found):
+            raise ValueError(f"expected {expected}")
+        return found
 
-def _sender(value: object) -> str:
-    found = text(value).strip()
-    if found and not re.fullmatch(MAIL_SENDER, found):
-        raise ValueError("expected an address such as gpus@example.org or GPUs <gpus@example.org>")
-    return found
+    return parse
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,15 @@ class IdleSettings:
     )
     mail_domain: str = option(
         "idle.mail_domain",
-        _domain,
+        _matching(MAIL_DOMAIN, "a domain such as example.org"),
         "",
         "with --format mail: address each message of one user to USER@DOMAIN",
         metavar="DOMAIN",
     )
     mail_from: str = option(
-        "idle.mail_from", _sender, "", "with --format mail: the address of the sender", metavar="ADDRESS"
+        "idle.mail_from",
+        _matching(MAIL_SENDER, "an address such as gpus@example.org or GPUs <gpus@example.org>"),
+        "",
+        "with --format mail: the address of the sender",
+        metavar="ADDRESS",
     )

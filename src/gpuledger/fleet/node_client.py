@@ -14,7 +14,7 @@ from gpuledger import __version__
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.host.files import file_signature
 from gpuledger.http.async_client import HttpClient
-from gpuledger.http.client_access import ClientAccess, create_client_context, find_login
+from gpuledger.http.client_access import ClientAccessSettings, create_client_context, find_login
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
 from gpuledger.http.hosts import host_field
 from gpuledger.model.errors import GpuledgerError
@@ -48,7 +48,7 @@ class NodeCredentials:
     `generation` changes with the files.
     """
 
-    def __init__(self, access: ClientAccess) -> None:
+    def __init__(self, access: ClientAccessSettings) -> None:
         self._access = access
         self._files = [
             Path(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.http.addresses import Address, parse_address_setting
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.model.settings import boolean, choice, duration, integer, option, repeated_texts, setting, text
 
 
@@ -109,7 +110,7 @@ class NodeListSettings:
 
 
 @dataclass(frozen=True)
-class FleetCredentialSettings:
+class FleetCredentialSettings(ClientAccessSettings):
     """Login and TLS files for the nodes. A user in the URL of a node wins."""
 
     user: str = option("fleet.user", text, "", "user for basic auth at the nodes", metavar="NAME")

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from gpuledger.model.errors import UsageError
+from gpuledger.model.settings import option, text
 from gpuledger.model.text import to_short_line
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
 
-class ClientAccess(Protocol):
-    """The settings of a client: the user, the file with the password, and PEM files. Empty: not set."""
+@dataclass(frozen=True)
+class ClientAccessSettings:
+    """The login and the TLS files for other nodes, or for a fleet. A user in a URL wins."""
 
-    @property
-    def user(self) -> str:
-        """The user of basic auth."""
-
-    @property
-    def password_file(self) -> str:
-        """The file with the password of the user."""
-
-    @property
-    def ca_file(self) -> str:
-        """The certificates of the CAs; empty: those of the system."""
-
-    @property
-    def cert_file(self) -> str:
-        """The client certificate."""
-
-    @property
-    def key_file(self) -> str:
-        """The key of the client certificate, if it is in another file."""
+    user: str = option("top.user", text, "", "user for basic auth", metavar="NAME")
+    password_file: str = option(
+        "top.password_file", text, "", "file with the password of --user", metavar="FILE"
+    )
+    ca_file: str = option(
+        "top.ca_file",
+        text,
+        "",
+        "CA certificates to verify the server's certificate (PEM; default: the system's)",
+        metavar="FILE",
+    )
+    cert_file: str = option("top.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
+    key_file: str = option(
+        "top.key_file", text, "", "key of the client certificate, if in another file (PEM)", metavar="FILE"
+    )
 
 
-def find_login(user: str | None, password: str | None, access: ClientAccess) -> str | None:
+def find_login(user: str | None, password: str | None, access: ClientAccessSettings) -> str | None:
     """The text `user:password` of basic auth; None without a user.
 
     `user` and `password` are those of a URL, still quoted, and win. Raises UsageError.
@@ -58,7 +57,7 @@ def find_login(user: str | None, password: str | None, access: ClientAccess) -> 
     return f"{access.user}:{secret}"
 
 
-def create_client_context(access: ClientAccess) -> SSLContext:
+def create_client_context(access: ClientAccessSettings) -> SSLContext:
     """The TLS context of a client. Raises UsageError for files that cannot be used."""
     # Imported lazily: a client of http needs no OpenSSL.
     import ssl

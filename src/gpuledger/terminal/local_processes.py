@@ -23,7 +23,6 @@ SIGNALS: Final = {
     "KILL": "ends the process at once; it cannot save anything",
     "INT": "interrupts the process, like Ctrl-C",
 }
-COMMAND_LINES: Final = ("own", "all", "off")
 _CONTAINED: Final = ("pod", "container")
 # Seconds after which a read is given up; healthy ones take microseconds.
 _LONGEST_READ: Final = 2.0
@@ -43,7 +42,7 @@ class LocalProcesses:
     """What the user of this program may see and do with processes of this machine.
 
     All files are read with the permissions of this user; nothing is requested from a privileged program.
-    `command_lines` is one of COMMAND_LINES: `own` shows those of the user (root: of everyone), `all` those
+    `command_lines` is `own`, `all` or `off`: `own` shows those of the user (root: of everyone), `all` those
     that the kernel lets the user read, as ps does.
     """
 

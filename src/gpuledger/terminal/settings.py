@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.model.settings import boolean, choice, comma_separated, option, repeated_texts, text
 from gpuledger.terminal.sort_order import SORT_KEYS, SortOrder, parse_sort_order
 
@@ -52,28 +53,7 @@ class TopSettings:
 
 
 @dataclass(frozen=True)
-class NodeCredentialSettings:
-    """The login and the TLS files for another node, or for a fleet."""
-
-    user: str = option("top.user", text, "", "user for basic auth", metavar="NAME")
-    password_file: str = option(
-        "top.password_file", text, "", "file with the password of --user", metavar="FILE"
-    )
-    ca_file: str = option(
-        "top.ca_file",
-        text,
-        "",
-        "CA certificates to verify the node's certificate (PEM; default: the system's)",
-        metavar="FILE",
-    )
-    cert_file: str = option("top.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
-    key_file: str = option(
-        "top.key_file", text, "", "key of the client certificate, if in another file (PEM)", metavar="FILE"
-    )
-
-
-@dataclass(frozen=True)
-class NodeAccessSettings(NodeCredentialSettings):
+class NodeAccessSettings(ClientAccessSettings):
     """Which nodes `top` reads, and the credentials for them."""
 
     urls: tuple[str, ...] = option(
@@ -88,7 +68,7 @@ class NodeAccessSettings(NodeCredentialSettings):
 
 
 @dataclass(frozen=True)
-class NodeUrlSettings(NodeCredentialSettings):
+class NodeUrlSettings(ClientAccessSettings):
     """The node that a command reads in place of the ledger on this machine, and the credentials for it."""
 
     url: str = option(

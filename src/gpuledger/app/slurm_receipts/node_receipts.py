@@ -14,13 +14,13 @@ from urllib.parse import urlencode
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.app.slurm_receipts.accounting import JobRow
 from gpuledger.host.files import read_at_most
+from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.http.client_messages import json_error
 from gpuledger.ledger.report.receipt.conformity import find_malformed
 from gpuledger.ledger.report.receipt.content import RECEIPT_VERSION, ReceiptJson
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.text import to_short_line
-from gpuledger.terminal.settings import NodeAccessSettings
 
 RECEIPT_PATH: Final = "/api/v1/receipt"
 NODE: Final = "{node}"
@@ -61,7 +61,7 @@ class NodeReceipts:
     `access` has the credentials for the URL. Raises UsageError for another place.
     """
 
-    def __init__(self, place: str, access: NodeAccessSettings, timeout: float) -> None:
+    def __init__(self, place: str, access: ClientAccessSettings, timeout: float) -> None:
         self._is_url = "://" in place
         self._place = place
         self._access = access

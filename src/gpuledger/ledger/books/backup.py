@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuledger.ledger.books.exporting import books_id
 from gpuledger.ledger.books.work_folder import work_folder
-from gpuledger.ledger.store.history import open_read_only
+from gpuledger.ledger.store.read_only_file import open_read_only
 from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, MIGRATIONS, meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.model.errors import GpuledgerError

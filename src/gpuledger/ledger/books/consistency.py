@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from gpuledger.host.time_zone import named_time_zone
-from gpuledger.ledger.store.history import open_read_only
+from gpuledger.ledger.store.read_only_file import open_read_only
 from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, EARLIER_ZONES, MIGRATIONS, ZONE
 from gpuledger.ledger.watched_time import MICRO, QUARTER, unpack_seconds
 from gpuledger.model.errors import GpuledgerError

@@ -106,7 +106,7 @@ class EnergyLedger:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
                     gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
                 if gpu_ledger.invalid and not rejected:
-                    _log_rejected(before, reading.device)
+                    _log_rejected(before, reading.device, simulated=snapshot.source.simulated)
         return posted
 
     def _gpu_ledger(self, gpu: Gpu, epoch: Epoch, snapshot: Snapshot) -> GpuEnergyLedger:
@@ -136,14 +136,18 @@ class EnergyLedger:
         return gpu_ledger
 
 
-def _log_rejected(counter: EnergyCounter, gpu: Gpu) -> None:
+def _log_rejected(counter: EnergyCounter, gpu: Gpu, *, simulated: bool) -> None:
     """Log the first rejected reading of a Gpu, which awaited the next one as `suspect`."""
+    if simulated and not counter.running:
+        # A simulator or recording that starts again begins its counters again.
+        return
     value = None if counter.suspect is None else counter.suspect[0]
+    remedy = "" if simulated else "; if it goes on, update the driver or replace the card"
     log.warning(
         "the energy counter of GPU %s read %s mJ after %s mJ, which cannot be true: it is left out and, as "
-        "later ones, only counted (gpuledger_invalid_values_total); if it goes on, update the driver or "
-        "replace the card",
+        "later ones, only counted (gpuledger_invalid_values_total)%s",
         gpu.uuid,
         value,
         counter.last,
+        remedy,
     )

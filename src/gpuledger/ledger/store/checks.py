@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +19,8 @@ from gpuledger.model.checks import Check, Finding, Subject, fails, skipped, warn
 from gpuledger.model.gpu_problems import health_findings, worst_first, xid_problems
 from gpuledger.model.snapshot import LONGEST_INTERVAL
 
+# The user of the systemd unit, and of the packages: only root can make a user with this name.
+_SERVICE_USER: Final = "gpuledger"
 LEDGER_DIRECTORY: Final = Subject("books.directory", "ledger")
 LEDGER_INTERVAL: Final = Subject("books.interval", "interval of reads")
 LEDGER_HOLD: Final = Subject("books.zero_hold", "hold of new counters")
@@ -89,10 +92,21 @@ def _check_permissions(folder: Path) -> Finding:
         mode = stat.S_IMODE(found.st_mode)
         why = f"{folder} is writable by other users (mode {mode:04o}): they can falsify the ledger"
         return warning(*LEDGER_DIRECTORY, why, f"`chmod go-w {folder}`")
-    if found.st_uid not in (0, os.geteuid()):
+    if found.st_uid not in (0, os.geteuid()) and _user_name(found.st_uid) != _SERVICE_USER:
         why = f"{folder} belongs to uid {found.st_uid}, which can falsify the ledger"
         return warning(*LEDGER_DIRECTORY, why, f"`chown {os.geteuid()} {folder}`")
+    for file in folder.glob("gpuledger.*"):
+        if (owner := file.lstat().st_uid) != found.st_uid:
+            why = f"{file} belongs to uid {owner}, its directory to uid {found.st_uid}, which cannot write it"
+            return warning(*LEDGER_DIRECTORY, why, f"`chown -h {found.st_uid} {folder}/gpuledger.*`")
     return works(*LEDGER_DIRECTORY, f"{folder} is writable")
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return ""
 
 
 def _check_hold(file: Path, hold: float) -> Iterator[Finding]:

@@ -100,10 +100,9 @@ class Store:
         self._lock: LedgerLock | None = None
         try:
             self._lock = LedgerLock(self.file.with_suffix(".lock"))
+            self._open_or_replace()
         except OSError as error:
             self._give_up(error)
-        else:
-            self._open_or_replace()
 
     @property
     def on_disk(self) -> bool:
@@ -192,7 +191,11 @@ class Store:
         self.was_replaced = True
 
     def _give_up(self, error: Exception) -> None:
-        self._error = f"{self.file}: {error}; the ledger is kept in memory until gpuledger is restarted"
+        remedy = ""
+        if isinstance(error, PermissionError):
+            # Such as files of a run as root before the service was installed.
+            remedy = f": as root, `chown -h {os.geteuid()} {self.file.with_suffix('.*')}`"
+        self._error = f"{self.file}: {error}{remedy}; the ledger is kept in memory until the next start"
         log.error("%s", self._error)
 
     def _release_lock(self) -> None:
@@ -364,11 +367,11 @@ def restart_counters(connection: sqlite3.Connection) -> None:
 def _from_zero(stored: StoredLedger) -> StoredLedger:
     """The stored ledger with exported counters that begin at 0; the accounts continue."""
     gpus = {
-        uuid: StoredGpu(replace(gpu.entry, base=gpu.entry.total, closed=0), gpu.floors)
+        uuid: StoredGpu(gpu.entry._replace(base=gpu.entry.total, closed=0), gpu.floors)
         for uuid, gpu in stored.gpus.items()
     }
     time = stored.times
-    entries = {uuid: replace(entry, base=entry.time.posted, closed=0) for uuid, entry in time.gpus.items()}
+    entries = {uuid: entry._replace(base=entry.time.posted, closed=0) for uuid, entry in time.gpus.items()}
     return replace(stored, gpus=gpus, times=replace(time, gpus=entries, series={}))
 
 

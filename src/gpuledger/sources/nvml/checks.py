@@ -172,7 +172,7 @@ def _install_remedy(kernel: KernelFacts) -> str:
         )
     return (
         "install the NVIDIA driver (Debian: `apt install nvidia-driver`, Ubuntu: `ubuntu-drivers install`) "
-        "and reboot; to see gpuledger without a GPU: `gpuledger serve --source simulator`"
+        "and reboot; to see gpuledger without a GPU: `gpuledger demo`"
     )
 
 

@@ -50,7 +50,11 @@ def unavailable_error(code: int, call: str) -> SourceUnavailable:
 
 def load_library() -> CDLL:
     """Load the driver's library with the usual search (ld.so cache, LD_LIBRARY_PATH). Raises OSError."""
-    return CDLL(LIBRARY_NAME)
+    try:
+        return CDLL(LIBRARY_NAME)
+    except OSError as error:
+        # In the executables, the loader of PyInstaller replaces the reason by one about frozen programs.
+        raise (error.__cause__ if isinstance(error.__cause__, OSError) else error) from None
 
 
 class NvmlLibrary:

@@ -5,6 +5,7 @@ Integers of the parts sum to those of the row. What no gateway counted is a sepa
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -59,11 +60,29 @@ def report_by_gateway(report: UsageReport, counted: Sequence[TokenRises], scope:
         tokens_of_gateways(rises, scope.gateways, keys.words, scope.models, scope.adapters, findings)
         for rises in counted
     ]
-    empty, direct = (tuple(text for _ in keys.words) for text in ("", DIRECT))
     for number, found in enumerate(parts):
         findings.learn_rows(found, [line.key[0] for line in report.lines if line.period == number])
-    lines: dict[tuple[int, Key], list[ReportLine]] = {}
-    for line in report.lines:
+    lines = _split_lines(report.lines, parts, scope, findings)
+    split = _with_keys(report, keys)
+    methods = sum_lines((*lines, *split.gpu_accounts), ("total",)).methods
+    is_apportioned = any(line.apportioned_by for line in lines)
+    notes = gateway_notes(
+        findings, scope.gateways, keys.words, scope.input_weight, is_apportioned=is_apportioned
+    )
+    total = replace(report.total, methods=methods)
+    return replace(split, lines=lines, total=total, notes=(*report.notes, *notes))
+
+
+def _split_lines(
+    rows: Sequence[ReportLine],
+    parts: Sequence[Mapping[str, Mapping[Key, TokenCounts]]],
+    scope: GatewayScope,
+    findings: GatewayFindings,
+) -> list[ReportLine]:
+    """The parts of all rows, joined by period and key, in the order of a report."""
+    keys, lines = scope.keys, defaultdict[tuple[int, Key], list[ReportLine]](list)
+    empty, direct = (tuple(text for _ in keys.words) for text in ("", DIRECT))
+    for line in rows:
         (model,) = line.key
         counts = parts[line.period].get(model) if model else None
         pieces = [(direct if model else empty, line)]
@@ -71,34 +90,29 @@ def report_by_gateway(report: UsageReport, counted: Sequence[TokenRises], scope:
             pieces = split_line(line, counts, scope.input_weight, findings) or pieces
         for texts, piece in pieces:
             key = keys.key(model, texts)
-            lines.setdefault((line.period, key), []).append(replace(piece, key=key))
+            lines[line.period, key].append(replace(piece, key=key))
     merged = [_merged(same, key) for (_, key), same in lines.items()]
-    merged.sort(key=lambda one: (one.period, -one.millijoules, -(one.gpu_microseconds or 0), one.key))
+    return sorted(
+        merged, key=lambda one: (one.period, -one.millijoules, -(one.gpu_microseconds or 0), one.key)
+    )
+
+
+def _with_keys(report: UsageReport, keys: GatewayKeys) -> UsageReport:
+    """The same report with the columns of these keys, empty in its own accounts."""
+    empty, base = tuple("" for _ in keys.words), report.grouping
     own = [replace(line, key=keys.extended(line.key, empty)) for line in report.gpu_accounts]
-    if SERVED_MODEL not in keys.columns:
-        own = _merged_by_account(own)
-    methods = sum_lines((*merged, *own), ("total",)).methods
-    is_apportioned = any(line.apportioned_by for line in merged)
-    notes = gateway_notes(
-        findings, scope.gateways, keys.words, scope.input_weight, is_apportioned=is_apportioned
-    )
-    base = report.grouping
-    grouping = Grouping(
-        keys.name,
-        keys.columns,
-        lambda party: keys.extended(base.key(party), empty),
-        lambda uuid: keys.extended(base.own_key(uuid), empty),
-    )
     return replace(
         report,
-        grouping=grouping,
-        lines=merged,
-        gpu_accounts=own,
-        total=replace(report.total, methods=methods),
+        grouping=Grouping(
+            keys.name,
+            keys.columns,
+            lambda party: keys.extended(base.key(party), empty),
+            lambda uuid: keys.extended(base.own_key(uuid), empty),
+        ),
+        gpu_accounts=own if SERVED_MODEL in keys.columns else _merged_by_account(own),
         unbilled=[
             one._replace(key=keys.extended(one.key, empty) if one.key else ()) for one in report.unbilled
         ],
-        notes=(*report.notes, *notes),
     )
 
 

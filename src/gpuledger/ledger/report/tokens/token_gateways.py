@@ -5,30 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
+from gpuledger.ledger.report.tokens.named_entries import NamedEntries, entry_text, entry_texts, shown_entry
 from gpuledger.ledger.report.tokens.token_sources import (
     CACHED,
     INPUT,
     OUTPUT,
     REQUESTS,
     TokenSource,
-    entry_text,
-    entry_texts,
     read_counters,
-    shown_entry,
 )
 from gpuledger.model.errors import suggest_name
-from gpuledger.model.settings import InvalidElement, read_json_list
+from gpuledger.model.settings import InvalidElement
 
 # Words of keys that stand for labels, which have other names in each gateway: `gateway:adapter`.
 ADAPTER, TEAM_OF_GATEWAY = "adapter", "team"
 _KINDS: Final = (INPUT, OUTPUT, CACHED, REQUESTS)
 _LABELS: Final = ("model", ADAPTER, TEAM_OF_GATEWAY)
-_EXPECTED: Final = (
-    "expected a list of entries, such as [{gateway: mine, output: mine_output_tokens_total, model: model, "
-    "team: team}]"
-)
 # Names of models with the provider in front, as in `hosted_vllm/meta-llama/Llama-3.1-8B`.
 _PROVIDER: Final = "/"
 # Texts of labels without a value, as Python programs export them.
@@ -142,33 +136,11 @@ def parse_token_gateways(value: object) -> tuple[TokenGateway, ...]:
 
     Entries come first, in their order. Raises ValueError; InvalidElement names the entry.
     """
-    if isinstance(value, str) and value.strip():
-        value = read_json_list(value, _EXPECTED, twice="write its values as one list")
-    if value in ("", None):
-        return DEFAULT_GATEWAYS
-    if not isinstance(value, list | tuple):
-        raise ValueError(_EXPECTED)
-    if all(isinstance(entry, TokenGateway) for entry in value):
-        return tuple(value)
-    found: dict[str, TokenGateway] = {}
-    for number, entry in enumerate(value, 1):
-        gateway = _parse_entry(number, entry)
-        if gateway.gateway in found:
-            raise InvalidElement(f"entry {number}: gateway {gateway.gateway} has two entries; join them")
-        found[gateway.gateway] = gateway
+    found = _ENTRIES.read(value)
     return (*found.values(), *(one for one in DEFAULT_GATEWAYS if one.gateway not in found))
 
 
-def _parse_entry(number: int, value: object) -> TokenGateway:
-    if not isinstance(value, Mapping):
-        raise InvalidElement(
-            f"entry {number} ({shown_entry(value)}): expected a mapping with gateway and output"
-        )
-    given = {str(key): content for key, content in value.items()}
-    name = entry_text(given.pop("gateway", None))
-    if not name:
-        raise InvalidElement(f"entry {number} has no gateway: add its name, such as gateway: mine")
-    where = f"entry {number} (gateway {name})"
+def _parse_gateway(name: str, given: dict[str, Any], where: str) -> TokenGateway:
     served = given.pop("served", {})
     if not isinstance(served, Mapping) or not all(map(entry_text, served.values())):
         raise InvalidElement(
@@ -194,3 +166,12 @@ def _parse_entry(number: int, value: object) -> TokenGateway:
     return TokenGateway(
         name, **found, served={str(alias): entry_text(model) for alias, model in served.items()}
     )
+
+
+_ENTRIES: Final = NamedEntries(
+    TokenGateway,
+    "gateway",
+    "expected a list of entries, such as [{gateway: mine, output: mine_output_tokens_total, model: model, "
+    "team: team}]",
+    _parse_gateway,
+)

@@ -71,7 +71,22 @@ def token_notes(
     findings: TokenFindings, grouping: Grouping, total: TokenCounts, without_cached: Collection[str]
 ) -> Iterator[str]:
     """The sentences below the report. `without_cached` are engines that count no cached tokens."""
-    if total.all is None:
+    yield from _missing_joins(
+        findings, by_model=SERVED_MODEL in grouping.columns, has_tokens=total.all is not None
+    )
+    yield from _uncounted_tokens(findings)
+    if without_cached:
+        yield f"Input tokens of {', '.join(sorted(without_cached))} are without cached ones."
+    if total.all is not None:
+        yield (
+            "Tokens and requests are those that were counted within the range, ± what was counted between "
+            "two scrapes at its ends; energy includes idle pods."
+        )
+
+
+def _missing_joins(findings: TokenFindings, *, by_model: bool, has_tokens: bool) -> Iterator[str]:
+    """Where tokens and energy do not meet, or not as one model."""
+    if not has_tokens:
         yield (
             f"Energy, no tokens: Prometheus has no token counter of an inference server: {NOT_SCRAPED}. Its "
             "series need the labels of tokens.match, by default those of --prometheus.match."
@@ -86,27 +101,32 @@ def token_notes(
             f"Energy, no tokens: {named_pods(findings.without_tokens)} used energy for a served model, but "
             f"exported no tokens, as while a model is loaded. Else: {NOT_SCRAPED}."
         )
-    if findings.unserved and total.all is not None and SERVED_MODEL in grouping.columns:
-        yield (
-            f"No model known: {named_pods(findings.unserved)} used energy without tokens. If they serve a "
-            f"model: {NOT_SCRAPED}."
-        )
+    if findings.unserved and has_tokens:
+        yield _about_unserved(named_pods(findings.unserved), by_model=by_model)
     for pod, names in sorted(findings.several.items())[:_NAMED]:
         listed = ", ".join(map(escape_to_one_line, sorted(names)))
         yield (
             f"Two model names in one pod: {named_pods([pod])} exports {listed}. Its row is (several): energy "
             "cannot be split between models of one process."
         )
+
+
+def _about_unserved(pods: str, *, by_model: bool) -> str:
+    if by_model:
+        return f"No model known: {pods} used energy without tokens. If they serve a model: {NOT_SCRAPED}."
+    return (
+        f"Rows also have the energy of pods that serve no model ({pods}): for energy by token add "
+        f"{SERVED_MODEL} to --by."
+    )
+
+
+def _uncounted_tokens(findings: TokenFindings) -> Iterator[str]:
+    """Tokens that count twice, or not at all."""
     if findings.doubled:
         yield (
             f"{named_pods(findings.doubled)} received prompts that other servers computed, and have no role: "
             "prompts may count twice. Set the pod label of tokens.role_label to prefill or decode, and list "
             "it in kubernetes.labels."
-        )
-    if SERVED_MODEL not in grouping.columns and total.all is not None and findings.unserved:
-        yield (
-            f"Rows also have the energy of pods that serve no model ({named_pods(findings.unserved)}): for "
-            f"energy by token add {SERVED_MODEL} to --by."
         )
     if findings.interrupted:
         yield (
@@ -118,13 +138,6 @@ def token_notes(
             f"{named_pods(findings.missed)} had up to {sum(findings.missed.values()):,} tokens when they "
             "were scraped first, within the range: when these were counted is not known, and they are in no "
             "row."
-        )
-    if without_cached:
-        yield f"Input tokens of {', '.join(sorted(without_cached))} are without cached ones."
-    if total.all is not None:
-        yield (
-            "Tokens and requests are those that were counted within the range, ± what was counted between "
-            "two scrapes at its ends; energy includes idle pods."
         )
 
 

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from textwrap import shorten
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from gpuledger.ledger.report.tokens.named_entries import NamedEntries, entry_text, entry_texts, shown_entry
 from gpuledger.model.errors import suggest_name
-from gpuledger.model.settings import InvalidElement, read_json_list
+from gpuledger.model.settings import InvalidElement
 
 INPUT, OUTPUT, CACHED, REQUESTS, TRANSFERRED = "input", "output", "cached", "requests", "transferred"
 _KINDS: Final = (INPUT, OUTPUT, CACHED, REQUESTS, TRANSFERRED)
 _METRIC: Final = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{(?P<matchers>[^{}]*)\})?")
-_EXPECTED: Final = (
-    "expected a list of entries, such as [{engine: mine, input: mine_prompt_tokens_total, output: "
-    "mine_output_tokens_total}]"
-)
-_SHOWN: Final = 60
 
 
 class TokenMetric(NamedTuple):
@@ -138,45 +133,30 @@ def parse_token_sources(value: object) -> tuple[TokenSource, ...]:
     An entry with the engine of a default entry replaces it, another one is added. Raises ValueError;
     InvalidElement names the entry.
     """
-    if isinstance(value, str) and value.strip():
-        value = read_json_list(value, _EXPECTED, twice="write its values as one list")
-    if value in ("", None):
-        return DEFAULT_SOURCES
-    if not isinstance(value, list | tuple):
-        raise ValueError(_EXPECTED)
-    if all(isinstance(entry, TokenSource) for entry in value):
-        return tuple(value)
-    found = {source.engine: source for source in DEFAULT_SOURCES}
-    seen: set[str] = set()
-    for number, entry in enumerate(value, 1):
-        source = _parse_entry(number, entry)
-        if source.engine in seen:
-            raise InvalidElement(f"entry {number}: engine {source.engine} has two entries; join them")
-        seen.add(source.engine)
-        found[source.engine] = source
-    return tuple(found.values())
+    defaults = {source.engine: source for source in DEFAULT_SOURCES}
+    return tuple((defaults | _ENTRIES.read(value)).values())
 
 
-def _parse_entry(number: int, value: object) -> TokenSource:
-    if not isinstance(value, Mapping):
-        raise InvalidElement(
-            f"entry {number} ({shown_entry(value)}): expected a mapping with engine and output"
-        )
-    given = {str(key): content for key, content in value.items()}
-    engine = entry_text(given.pop("engine", None))
-    if not engine:
-        raise InvalidElement(f"entry {number} has no engine: add its name, such as engine: mine")
+def _parse_source(engine: str, given: dict[str, Any], where: str) -> TokenSource:
     model = entry_text(given.pop("model", "model_name"))
-    keys = [item.name for item in fields(TokenSource)]
     names: dict[str, tuple[str, ...]] = {}
     for key, content in given.items():
         if key not in _KINDS:
-            unknown = f"unknown key '{shown_entry(key)}'; {suggest_name(key, keys)}"
-            raise InvalidElement(f"entry {number} (engine {engine}): {unknown}")
-        names[key] = read_counters(f"entry {number} (engine {engine})", key, content)
+            known = [item.name for item in fields(TokenSource)]
+            raise InvalidElement(f"{where}: unknown key '{shown_entry(key)}'; {suggest_name(key, known)}")
+        names[key] = read_counters(where, key, content)
     if not names.get(INPUT) and not names.get(OUTPUT):
-        raise InvalidElement(f"entry {number} (engine {engine}) has neither input nor output: add a counter")
+        raise InvalidElement(f"{where} has neither input nor output: add a counter")
     return TokenSource(engine, **names, model=model)
+
+
+_ENTRIES: Final = NamedEntries(
+    TokenSource,
+    "engine",
+    "expected a list of entries, such as [{engine: mine, input: mine_prompt_tokens_total, output: "
+    "mine_output_tokens_total}]",
+    _parse_source,
+)
 
 
 def read_counters(where: str, key: str, content: object) -> tuple[str, ...]:
@@ -189,20 +169,3 @@ def read_counters(where: str, key: str, content: object) -> tuple[str, ...]:
                 f"mine_tokens_total or mine_tokens_total{{job=\"mine\"}}, not '{shown_entry(name)}'"
             )
     return names
-
-
-def entry_texts(content: object) -> tuple[str, ...]:
-    """The texts of a list, or of one text."""
-    return tuple(map(entry_text, content if isinstance(content, list | tuple) else [content]))
-
-
-def entry_text(value: object) -> str:
-    """A text of an entry; empty if it is none."""
-    if value is None or isinstance(value, bool | list | tuple | Mapping):
-        return ""
-    return str(value).strip()
-
-
-def shown_entry(value: object) -> str:
-    """What a user wrote, for messages."""
-    return shorten(str(value) or "''", _SHOWN, placeholder=" ...")

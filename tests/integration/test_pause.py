@@ -172,7 +172,7 @@ def test_collect_every_can_be_paused_and_its_file_shows_it(machine: Machine) -> 
         wait_until(lambda: page.exists() and "gpuledger_device_up" in page.read_text(), "a page")
         machine.run("pause")
         assert not machine.holds_driver(program)
-        wait_until(lambda: "gpuledger_paused 1" in page.read_text(), "the page to say so")
+        wait_until(lambda: "\ngpuledger_paused 1\n" in page.read_text(), "the page to say so")
         assert "gpuledger_device_up" not in page.read_text()
         machine.run("resume")
         wait_until(lambda: "gpuledger_device_up" in page.read_text(), "data to be back")

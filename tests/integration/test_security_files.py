@@ -117,15 +117,20 @@ def test_the_ledger_of_a_running_node_is_read_without_writing(tmp_path: Path) ->
         node.wait_ticks()
         wait_until(lambda: list(folder.glob("*.db-wal")), "the write-ahead log")
         open_for_reading(tmp_path)
-        done = subprocess.run(
-            unprivileged_command("report", "--state-dir", str(folder)),
-            env=os.environ | nowhere(),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+
+        def report() -> subprocess.CompletedProcess[str] | None:
+            done = subprocess.run(
+                unprivileged_command("report", "--state-dir", str(folder)),
+                env=os.environ | nowhere(),
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+            return None if "no watched time yet" in done.stderr else done
+
+        done = wait_until(report, "two stored readings")
     assert done.returncode == 0, done.stderr
     assert "total" in done.stdout
 

@@ -8,6 +8,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Final, NamedTuple
 
+from gpuledger.host.steady_thread import keep_running
 from gpuledger.model.text import clean_name
 
 # In seconds. A directory that was down, or a user created meanwhile, is found at the next try.
@@ -99,7 +100,9 @@ class NameService:
         self._pending[uid] = False
         self._queue.put(uid)
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="user names", daemon=True)
+            self._thread = Thread(
+                target=keep_running, args=(self._run, lambda: False), name="user names", daemon=True
+            )
             self._thread.start()
 
     def _run(self) -> None:

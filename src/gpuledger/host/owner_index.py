@@ -13,6 +13,7 @@ from os import urandom
 from threading import Condition, Thread
 from typing import Generic, Protocol, TypeVar
 
+from gpuledger.host.steady_thread import keep_running
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
@@ -71,7 +72,8 @@ class BackgroundIndex:
         self._failures = 0
         self._stopping = False
         self._changed = Condition()
-        self._thread = Thread(target=self._run, name=f"map {name}", daemon=True)
+        steps = (self._run, lambda: self._stopping)
+        self._thread = Thread(target=keep_running, args=steps, name=f"map {name}", daemon=True)
 
     @property
     def health(self) -> IndexHealth:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from threading import Condition, Event, Lock, Thread
 
+from gpuledger.host.steady_thread import keep_running
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.node_state import Health, IndexHealth, NodeState, PauseHealth, ReloadHealth
 from gpuledger.model.quantities import Quantity
@@ -171,8 +172,8 @@ class Node:
         self._status = ""
         # Daemon threads: a driver call that never returns must not keep the process from exiting.
         self._threads = [
-            Thread(target=self._run, name="tick", daemon=True),
-            Thread(target=self._watch, name="watchdog", daemon=True),
+            Thread(target=keep_running, args=(self._run, self._stop.is_set), name="tick", daemon=True),
+            Thread(target=keep_running, args=(self._watch, self._stop.is_set), name="watchdog", daemon=True),
         ]
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 
 from builders import FakeClock
+from gpuledger.host import steady_thread
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.model.errors import GpuledgerError
 from running import PATIENCE
@@ -121,6 +122,28 @@ def test_a_nudge_triggers_the_next_reading() -> None:
     try:
         assert readings[0].wait(PATIENCE)
         index.nudge()
+        assert readings[1].wait(PATIENCE)
+    finally:
+        index.stop()
+
+
+def test_a_thread_without_memory_reads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two readings, where `refresh` handles nothing."""
+    monkeypatch.setattr(steady_thread, "PAUSE", 0.01)
+    readings = [Event(), Event()]
+    seen = iter(readings)
+
+    class Starved:
+        def uniform(self, _: float, __: float) -> float:
+            raise MemoryError
+
+    def read() -> list[str]:
+        next(seen, readings[0]).set()
+        return []
+
+    index = PolledIndex("pods", read, [], period=0.01, clock=Wall(), random=Starved())
+    index.start()
+    try:
         assert readings[1].wait(PATIENCE)
     finally:
         index.stop()

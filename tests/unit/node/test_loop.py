@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from builders import SOURCE, FakeClock, gpu, process, reading, snapshot
+from gpuledger.host import steady_thread
 from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.node_state import NodeState
@@ -297,6 +298,53 @@ def test_an_internal_error_is_reported_and_logged_once_and_the_loop_continues(
     assert "internal error" in states[0].health.status
     assert not states[0].health.stalled
     assert sum(record.exc_info is not None for record in caplog.records) == 1
+
+
+class StarvedClock(SystemClock):
+    """A clock without memory in some calls of one thread, by number."""
+
+    def __init__(self, thread: str, calls: range) -> None:
+        self._thread, self._calls, self._count = thread, calls, 0
+
+    def elapsed(self) -> float:
+        if current_thread().name == self._thread:
+            self._count += 1
+            if self._count in self._calls:
+                raise MemoryError
+        return super().elapsed()
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady_thread, "PAUSE", 0.01)
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize("first", range(1, 12))
+def test_a_tick_thread_without_memory_reads_again(first: int) -> None:
+    states = PublishedStates()
+    ticking = node(ScriptedSource(good), states, StarvedClock("tick", range(first, first + 4)), interval=0.01)
+    ticking.start()
+    states.wait_for(lambda state: state.health.ticks >= 10 and state.snapshot is not None)
+    ticking.stop()
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize("first", range(1, 4))
+def test_a_watchdog_without_memory_still_sees_a_hanging_driver(first: int) -> None:
+    states, hanging = PublishedStates(), Event()
+
+    def hang() -> Snapshot:
+        hanging.wait(PATIENCE)
+        return GOOD
+
+    ticking = node(
+        ScriptedSource(hang), states, StarvedClock("watchdog", range(first, first + 3)), interval=0.01
+    )
+    ticking.start()
+    states.wait_for(lambda state: state.health.stalled)
+    hanging.set()
+    ticking.stop()
 
 
 @pytest.mark.parametrize("part", ["source", "workloads", "ledger"])

@@ -351,7 +351,7 @@ def test_commands_run_and_print_what_the_page_shows(
             if reader.server is not None and "--state-dir" in command.words:
                 # The books that the page's own node writes meanwhile.
                 with suppress(AssertionError):
-                    wait_until(partial(runs, reader, command), "the books", PATIENCE / 6)
+                    wait_until(partial(runs, reader, command), "the books")
             failed += errors_of(reader, command)
     assert not failed, "\n".join(failed)
 

@@ -14,6 +14,7 @@ from gpuledger.app.control_socket import ControlSocket
 from gpuledger.app.readers import Peer
 from gpuledger.app.stop_signals import WakePipe
 from gpuledger.app.user_requests import RequestHandler, RequestThreads
+from gpuledger.host.steady_thread import keep_running
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.node.health import LONGEST_PAUSE
@@ -62,7 +63,8 @@ class ControlThread:
         self._handlers: dict[str, RequestHandler] = {"pause": self._pause, "resume": self._resume}
         self._requests: RequestThreads | None = None
         # A daemon thread: a driver call that hangs during a pause must not keep the process from exiting.
-        self._thread = Thread(target=self._run, name="control", daemon=True)
+        steps = (self._run, lambda: self._stopping)
+        self._thread = Thread(target=keep_running, args=steps, name="control", daemon=True)
 
     def set_watcher(self, watcher: SettingsWatcher) -> None:
         """Set the watcher of settings. Call before `start`."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gpuledger.app.readers import Peer
 from gpuledger.app.stop_signals import WakePipe
+from gpuledger.host.steady_thread import keep_running
 from gpuledger.model.errors import GpuledgerError
 
 log = logging.getLogger("gpuledger.control")
@@ -70,7 +71,8 @@ class RequestThreads:
         self._threads = self._idle = 0
         self._stopping = False
         # Daemon threads: a request that hangs must not keep the process from exiting.
-        self._acceptor = Thread(target=self._accept_all, name="control socket", daemon=True)
+        steps = (self._accept_all, lambda: self._stopping)
+        self._acceptor = Thread(target=keep_running, args=steps, name="control socket", daemon=True)
 
     def start(self) -> None:
         """Start accepting clients."""

@@ -108,15 +108,22 @@ class NameService:
     def _run(self) -> None:
         while True:
             uid = self._queue.get()
-            name = self._look_up(uid)
-            with self._answered:
-                before = self._answers.get(uid)
-                if len(self._answers) >= _MOST_NAMES:
-                    self._answers.clear()
-                # A directory that is down for a while takes no name away.
-                kept = name or (before.name if before else "")
-                until = self._elapsed() + (_NAME_GOOD_FOR if name else _MISS_GOOD_FOR)
-                self._answers[uid] = _Answer(kept, until)
-                was_missed = self._pending.pop(uid, False)
-                self.changes += was_missed and bool(name)
-                self._answered.notify_all()
+            try:
+                self._answer(uid, self._look_up(uid))
+            except BaseException:
+                # Asked again by the next call.
+                self._pending.pop(uid, None)
+                raise
+
+    def _answer(self, uid: int, name: str) -> None:
+        with self._answered:
+            before = self._answers.get(uid)
+            if len(self._answers) >= _MOST_NAMES:
+                self._answers.clear()
+            # A directory that is down for a while takes no name away.
+            kept = name or (before.name if before else "")
+            until = self._elapsed() + (_NAME_GOOD_FOR if name else _MISS_GOOD_FOR)
+            self._answers[uid] = _Answer(kept, until)
+            was_missed = self._pending.pop(uid, False)
+            self.changes += was_missed and bool(name)
+            self._answered.notify_all()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import current_thread
+from typing import Any
 
 import pytest
 
@@ -22,6 +25,7 @@ from gpuledger.app.control_socket import (
     send_request_to,
 )
 from gpuledger.app.control_thread import ControlThread
+from gpuledger.host import steady_thread
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.node.loop import Node
@@ -63,6 +67,24 @@ def test_pause_returns_after_the_source_is_closed(running: RunningNode) -> None:
     assert running.source.closed == 1
     assert answer.startswith("paused until ")
     assert "(driver upgrade)" in answer
+
+
+def test_both_threads_go_on_after_a_failed_allocation(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setattr(steady_thread, "PAUSE", 0.01)
+    starved, select_ready = {"control", "control socket"}, select.select
+
+    def scarce_select(*given: Any) -> Any:
+        if (name := current_thread().name) in starved:
+            starved.remove(name)
+            raise MemoryError
+        return select_ready(*given)
+
+    monkeypatch.setattr(select, "select", scarce_select)
+    running: RunningNode = request.getfixturevalue("running")
+    assert running.send(do="pause", **{"for": 60}).startswith("paused until ")
+    assert not starved
 
 
 def test_resume_returns_the_result_of_the_first_reading(running: RunningNode) -> None:

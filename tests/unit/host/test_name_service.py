@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from threading import Event
 
 import pytest
 
 from builders import FakeClock
+from gpuledger.host import steady_thread
 from gpuledger.host.name_service import NameService, read_name_service
-from running import PATIENCE
+from running import PATIENCE, wait_until
 
 LENA = 812345
 # Seconds: longer than any test; an answer ends the waiting.
@@ -121,6 +123,19 @@ def test_a_directory_that_is_down_takes_no_name_away() -> None:
     assert service.name(LENA) == "lena"
     answered(service)
     assert service.name(LENA) == "lena"
+
+
+def test_a_name_whose_look_up_had_no_memory_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steady_thread, "PAUSE", 0.01)
+    answers: Iterator[str | None] = iter((None, "lena"))
+
+    def look_up(_: int) -> str:
+        if name := next(answers):
+            return name
+        raise MemoryError
+
+    service = NameService(look_up, patience=0.0)
+    wait_until(lambda: service.name(LENA) == "lena", "the name")
 
 
 def test_names_in_memory_are_bounded() -> None:

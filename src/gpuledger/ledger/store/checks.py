@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from gpuledger.host.name_service import read_name_service
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.schema import ZERO_HOLD, meta_value
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
@@ -92,7 +92,7 @@ def _check_permissions(folder: Path) -> Finding:
         mode = stat.S_IMODE(found.st_mode)
         why = f"{folder} is writable by other users (mode {mode:04o}): they can falsify the ledger"
         return warning(*LEDGER_DIRECTORY, why, f"`chmod go-w {folder}`")
-    if found.st_uid not in (0, os.geteuid()) and _user_name(found.st_uid) != _SERVICE_USER:
+    if found.st_uid not in (0, os.geteuid()) and read_name_service(found.st_uid) != _SERVICE_USER:
         why = f"{folder} belongs to uid {found.st_uid}, which can falsify the ledger"
         return warning(*LEDGER_DIRECTORY, why, f"`chown {os.geteuid()} {folder}`")
     for file in folder.glob("gpuledger.*"):
@@ -100,13 +100,6 @@ def _check_permissions(folder: Path) -> Finding:
             why = f"{file} belongs to uid {owner}, its directory to uid {found.st_uid}, which cannot write it"
             return warning(*LEDGER_DIRECTORY, why, f"`chown -h {found.st_uid} {folder}/gpuledger.*`")
     return works(*LEDGER_DIRECTORY, f"{folder} is writable")
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return ""
 
 
 def _check_hold(file: Path, hold: float) -> Iterator[Finding]:

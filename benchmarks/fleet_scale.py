@@ -29,10 +29,10 @@ from tables import create_parser, print_table
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from dashboards import DASHBOARDS, EVERYTHING, FIXED, panel_queries, substituted  # noqa: E402
-from fleet_copies import import_fleet  # noqa: E402
-from fleet_series import DAY, HOUR, STEP, Fleet, Template, read_page, read_records  # noqa: E402
-from running import MODULE, get, victoria_metrics  # noqa: E402
+from dashboards import DASHBOARDS, EVERYTHING, FIXED, panel_queries, substituted  # noqa: E402  (after the path is set)
+from fleet_copies import import_fleet  # noqa: E402  (as above)
+from fleet_series import DAY, HOUR, STEP, Fleet, Template, read_page, read_records  # noqa: E402  (as above)
+from running import MODULE, get, victoria_metrics  # noqa: E402  (as above)
 
 MARKS = ("<!-- fleet-scale: begin -->", "<!-- fleet-scale: end -->")
 RANGES = {"6 h": 6 * HOUR, "24 h": DAY, "7 d": 7 * DAY, "30 d": 30 * DAY}

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from dashboards import DASHBOARDS, panel_queries  # noqa: E402  (after the path is set)
-from running import get, serving, wait_until  # noqa: E402
+from running import get, serving, wait_until  # noqa: E402  (as above)
 
 STEP, HOUR, DAY = 300, 3600, 86_400
 # Seconds from one pod to the next on a GPU, and of a pod.

@@ -33,7 +33,7 @@ from lab import PRICES, FleetServer  # noqa: E402  (after the path is set)
 from ledger_helpers import assert_books_balance, rows  # noqa: E402  (as above)
 from nvml.library import build  # noqa: E402  (as above)
 from running import Server, gpuledger, serving, wait_until  # noqa: E402  (as above)
-from soaking import FLEET_PATHS, USER, USER_ID, Churn, Sample, Users, request_page, sample_program, slope  # noqa: E402
+from soaking import FLEET_PATHS, USER, USER_ID, Churn, Sample, Users, request_page, sample_program, slope  # noqa: E402  (as above)
 
 SCENARIOS = ROOT / "src/gpuledger/sources/simulator/scenarios"
 MARKS = ("<!-- soak: begin -->", "<!-- soak: end -->")

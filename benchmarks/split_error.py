@@ -37,9 +37,9 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
 from builders import gpu, instance  # noqa: E402  (after the path is set)
-from gpuledger.model.devices import Instance  # noqa: E402
-from gpuledger.model.session import ALLOCATION  # noqa: E402
-from time_helpers import Has, Period, Runs, Truth, play, pod, user  # noqa: E402
+from gpuledger.model.devices import Instance  # noqa: E402  (as above)
+from gpuledger.model.session import ALLOCATION  # noqa: E402  (as above)
+from time_helpers import Has, Period, Runs, Truth, play, pod, user  # noqa: E402  (as above)
 
 MARKS = ("<!-- splits: begin -->", "<!-- splits: end -->")
 HOUR = 3600.0

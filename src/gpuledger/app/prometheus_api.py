@@ -63,7 +63,7 @@ class _DeadlineReader(RawIOBase):
     The timeout of a socket is per packet: a server that sends a byte a second would never reach it.
     """
 
-    def __init__(self, received: IO[bytes], connected: socket, until: float) -> None:
+    def __init__(self, received: BufferedReader, connected: socket, until: float) -> None:
         super().__init__()
         self._received, self._connected, self._until = received, connected, until
 
@@ -77,8 +77,8 @@ class _DeadlineReader(RawIOBase):
         if left <= 0:
             raise TimeoutError
         self._connected.settimeout(left)
-        # A BufferedReader: at most one packet.
-        data = self._received.read1(len(buffer))  # type: ignore[attr-defined]
+        # At most one packet.
+        data = self._received.read1(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 

@@ -125,7 +125,7 @@ def test_a_directory_that_is_down_takes_no_name_away() -> None:
     assert service.name(LENA) == "lena"
 
 
-def test_a_name_whose_look_up_had_no_memory_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_looked_up_again_if_there_was_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steady_thread, "PAUSE", 0.01)
     answers: Iterator[str | None] = iter((None, "lena"))
 

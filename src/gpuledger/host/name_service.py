@@ -111,7 +111,7 @@ class NameService:
             try:
                 self._answer(uid, self._look_up(uid))
             except BaseException:
-                # Asked again by the next call.
+                # The next call looks it up again.
                 self._pending.pop(uid, None)
                 raise
 

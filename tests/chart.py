@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -188,23 +189,36 @@ def _rendered(folder: Path, values: str, options: str) -> Mapping[str, str]:
     return {path.split("/templates/", 1)[1]: text for path, text in json.loads(rendered).items()}
 
 
-def files(
+@lru_cache(maxsize=256)
+def _parsed(folder: Path, values: str, options: str) -> bytes:
+    """The rendered objects, pickled: tests change theirs, and parsing them again takes longer."""
+    texts = _rendered(folder, values, options).items()
+    return pickle.dumps(
+        [one for path, text in texts if path != "NOTES.txt" for one in yaml.load_all(text, _LOADER) if one]
+    )
+
+
+def _rendering(
     values: Values | None = None,
     *,
     kube: str = NEWEST,
     name: str = "gpuledger",
     namespace: str = "gpus",
     folder: Path = CHART,
-) -> dict[str, str]:
-    """Rendered text by template."""
+) -> tuple[Path, str, str]:
+    """The arguments of `_rendered`."""
     options = {"name": name, "namespace": namespace, "kube_version": kube, "api_versions": []}
-    return dict(_rendered(folder, json.dumps(dict(values or {})), json.dumps(options)))
+    return folder, json.dumps(dict(values or {})), json.dumps(options)
+
+
+def files(values: Values | None = None, **options: Any) -> dict[str, str]:
+    """Rendered text by template."""
+    return dict(_rendered(*_rendering(values, **options)))
 
 
 def render(values: Values | None = None, **options: Any) -> list[Manifest]:
     """All rendered objects."""
-    texts = files(values, **options).items()
-    return [one for path, text in texts if path != "NOTES.txt" for one in yaml.load_all(text, _LOADER) if one]
+    return list(pickle.loads(_parsed(*_rendering(values, **options))))
 
 
 def notes(values: Values | None = None, **options: Any) -> str:

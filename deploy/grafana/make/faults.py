@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 from panels import GOOD_IS_ZERO, GREEN, ORANGE, Column, Panel, Query, series, table
-from promql import deduplicated, growth, named_gpu, of_gpu, per_gpu, rise
+from promql import deduplicated, growth, named_gpu, of_gpu, per_gpu, rise, total_by_value
 
 GPU_LEGEND = "{{node}} GPU {{gpu}}"
+# Without low_utilization: the GPU has little to do.
+THROTTLE_REASONS = (
+    "board_limit",
+    "hardware_thermal",
+    "power",
+    "power_brake",
+    "reliability",
+    "software_thermal",
+    "sync_boost",
+    "thermal",
+)
 _GPU_COLUMNS = {"node": "Node", "gpu": "GPU", "name": "Model", "uuid": "UUID"}
 
 
 def throttling() -> Panel:
     """Returns the panel of reduced clocks."""
-    reduced = of_gpu("gpuledger_device_throttled_seconds_total", 'reason!="low_utilization"')
-    rate = deduplicated(f"rate({reduced}[$__rate_interval])", "uuid", "reason")
+
+    def rates(matcher: str) -> str:
+        reduced = of_gpu("gpuledger_device_throttled_seconds_total", matcher)
+        return deduplicated(f"rate({reduced}[$__rate_interval])", "uuid", "reason")
+
     return series(
         "Throttled GPUs by reason",
         "Number of GPUs with reduced clocks, by reason. A GPU that was throttled half of the time counts as "
         "0.5. The reasons software_thermal, hardware_thermal and power_brake overlap with the others.",
-        [Query(f"sum by (reason) ({rate})", "{{reason}}")],
+        [Query(total_by_value("reason", THROTTLE_REASONS, rates), "{{reason}}")],
         decimals=1,
         empty="No GPU reports throttled time",
     )

@@ -39,6 +39,7 @@ from promql import (
     per_gpu,
     rise,
     total,
+    total_by_value,
     with_node,
 )
 from usage import NO_GPU, state
@@ -237,8 +238,12 @@ def _devices_of_model() -> str:
 
 def _hours() -> list[Panel]:
     labels = (*DEVICE, "state")
-    now = deduplicated(f"rate({of_gpu('gpuledger_device_state_seconds_total')}[$__rate_interval])", *labels)
     spent = rise("device_state_seconds", labels)
+
+    def now(matcher: str) -> str:
+        counter = of_gpu("gpuledger_device_state_seconds_total", matcher)
+        return in_gpus(deduplicated(f"rate({counter}[$__rate_interval])", *labels))
+
     return [
         bars(
             "GPU-hours by state",
@@ -252,7 +257,7 @@ def _hours() -> list[Panel]:
         series(
             "GPUs by state",
             "Number of GPUs by state: active, held (idle but allocated), idle (free), unknown.",
-            [Query(total(in_gpus(now), "state"), "{{state}}")],
+            [Query(total_by_value("state", STATE_COLORS, now), "{{state}}")],
             decimals=1,
             stack=True,
             colors=STATE_COLORS,

@@ -12,6 +12,8 @@ Rules of all queries:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 DEVICE = ("uuid", "mig_instance")
 OWNER = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 WHOLE = 'mig_instance=""'
@@ -82,6 +84,14 @@ def fullness(whole: str) -> tuple[str, str]:
 def total(expression: str, *labels: str) -> str:
     """Sums by `labels`, or over everything without labels."""
     return f"sum by ({', '.join(labels)}) ({expression})" if labels else f"sum({expression})"
+
+
+def total_by_value(label: str, values: Iterable[str], rows: Callable[[str], str]) -> str:
+    """Sums `rows` of one value of the label after the other; they are a function of its matcher.
+
+    As `total()` of all rows by the label, but Prometheus never has the rows of two values in memory.
+    """
+    return " or ".join(total(rows(f'{label}="{value}"'), label) for value in values)
 
 
 def or_zero(expression: str) -> str:

@@ -9,7 +9,11 @@ from typing import Any
 
 import yaml
 
+from gpuledger.operator.spec import SOURCE_PATTERN
+
 _SCHEMA_MARK = "@ "
+# Keywords that the program declares, by path.
+_OF_PROGRAM = {"source": {"pattern": SOURCE_PATTERN}}
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def _keys(node: Any, values: dict[str, Any], lines: list[str], prefix: str) -> I
 def _comment(lines: list[str], line: int, path: str) -> tuple[str, dict[str, Any]]:
     """Description and schema in the comment directly above a line."""
     words: list[str] = []
-    schema: dict[str, Any] = {}
+    schema: dict[str, Any] = dict(_OF_PROGRAM.get(path, {}))
     start = line
     while start and lines[start - 1].lstrip().startswith("#"):
         start -= 1

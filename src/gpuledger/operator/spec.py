@@ -46,10 +46,15 @@ from gpuledger.operator.spec_sections import (
     WebConfigSecret,
     host_path,
 )
+from gpuledger.sources.source_factory import KINDS
 
 # The kinds of custom resources.
 GPU_MONITOR: Final = "GpuMonitor"
 WHATAP_AGENT: Final = "WhatapAgent"
+# Sources that read a machine, without argument.
+_MACHINES: Final = tuple(kind for kind in KINDS if kind not in ("simulator", "replay"))
+# What `--source` accepts, for RE2 and Python. The chart's schema has it, too.
+SOURCE_PATTERN: Final = f"^({'|'.join(_MACHINES).replace('+', '[+]')}|simulator(:.*)?|replay:.+)$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,10 @@ class ExporterSpec(PodSettings):
     )
     source: str = text_field(
         "auto",
-        "Where readings come from: auto, nvml, smi, drm (AMD, Intel), or simulator, to try it without a GPU.",
-        pattern="^(auto|nvml|smi|drm|nvml[+]drm|simulator(:.+)?)$",
-        expected="auto, nvml, smi, drm, nvml+drm or simulator",
+        "Where readings come from: auto, nvml, smi, drm (AMD, Intel), nvml+drm, smi+drm, "
+        "simulator[:NAME|FILE] to try it without a GPU, or replay:FILE. Mount a FILE with extraVolumes.",
+        pattern=SOURCE_PATTERN,
+        expected=f"{', '.join(_MACHINES)}, simulator[:NAME|FILE] or replay:FILE",
     )
     devices: tuple[str, ...] = spec_field(
         ListNode(
@@ -194,8 +200,13 @@ class ExporterSpec(PodSettings):
 
     @property
     def simulated(self) -> bool:
-        """Readings come from the simulator: neither a GPU nor its driver is needed."""
-        return self.source.startswith("simulator")
+        """Readings come from the simulator or a recording: neither a GPU nor its driver is needed."""
+        return self.source.startswith(("simulator", "replay:"))
+
+    @property
+    def runs_smi(self) -> bool:
+        """Readings come from nvidia-smi, alone or beside another source."""
+        return "smi" in self.source.split("+")
 
     @property
     def mounts_driver(self) -> bool:

@@ -182,11 +182,12 @@ def test_the_ledger_is_kept_on_the_node_except_by_the_cronjob(tmp_path: Path) ->
     assert where == {"daemonset": "/var/lib/gpuledger", "collect": "/var/lib/gpuledger", "cronjob": "none"}
 
 
-def test_nvidia_smi_of_the_host_is_mounted_at_the_configured_path() -> None:
-    values = {"source": "smi", "gpuAccess": {"mode": "host"}}
+@pytest.mark.parametrize("source", ["smi", "smi+drm"])
+def test_nvidia_smi_of_the_host_is_mounted_at_the_configured_path(source: str) -> None:
+    values = {"source": source, "gpuAccess": {"mode": "host"}}
     command = settings(values)["nvidia_smi"]["command"]
     assert command in [mount["mountPath"] for mount in main_container(values)["volumeMounts"]]
-    assert "nvidia_smi" not in settings({"source": "smi"})
+    assert "nvidia_smi" not in settings({"source": source})
 
 
 def test_users_of_the_image_are_not_reported_as_users_of_the_node() -> None:

@@ -18,6 +18,8 @@ import yaml
 
 from gpuledger.agent import families as agent_families
 from gpuledger.dialects.catalogue import create_dialects
+from gpuledger.dialects.native.ledger import STATES
+from gpuledger.dialects.native.quantity_metrics import QUANTITY_METRICS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.report.tokens.token_sources import DEFAULT_SOURCES
 from gpuledger.operator import families as operator_families
@@ -306,3 +308,20 @@ def test_provisioning_reads_dashboards_from_files() -> None:
     assert config["apiVersion"] == 1
     assert provider["type"] == "file"
     assert Path(provider["options"]["path"]).is_absolute()
+
+
+THROTTLED = "gpuledger_device_throttled_seconds_total"
+REASONS = {metric.label for metric in QUANTITY_METRICS if metric.spec.name == THROTTLED} - {"low_utilization"}
+
+
+@pytest.mark.parametrize(
+    ("title", "label", "exported"),
+    [("Throttled GPUs by reason", "reason", REASONS), ("GPUs by state", "state", {*STATES})],
+)
+def test_a_panel_with_a_sum_for_each_value_of_a_label_has_all_that_are_exported(
+    title: str, label: str, exported: set[str]
+) -> None:
+    (panel,) = (item.values[0] for item in PANELS if item.values[0]["title"] == title)
+    (expression,) = expressions(panel)
+    sums = expression.split(f" or sum by ({label}) ")
+    assert [re.findall(rf'{label}="(\w+)"', one) for one in sums] == [[value] for value in sorted(exported)]

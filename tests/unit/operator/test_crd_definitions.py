@@ -181,6 +181,11 @@ WRONG: list[tuple[Json, str]] = [
         {"agent": {"globalInterval": "often"}},
         "spec.agent.globalInterval: expected a duration such as 15s or 1m30s, not 'often'",
     ),
+    (
+        {"exporter": {"source": "amd"}},
+        "spec.exporter.source: expected auto, nvml, smi, drm, nvml+drm, smi+drm, simulator[:NAME|FILE] or "
+        "replay:FILE, not 'amd'",
+    ),
     ({"agent": {"targets": {}}}, "spec.agent.targets: expected a list, not {}"),
     (
         {"agent": {"remoteWrite": [{"url": "store"}]}},

@@ -80,7 +80,7 @@ kubernetes.events: kubernetes.events
 {{- if $v.dcgm.collectors -}}
 {{- $_ := set $made "dcgm" (dict "collectors" "/etc/gpuledger/config/collectors.csv") -}}
 {{- end -}}
-{{- if and (include "gpuledger.onHost" .) (eq $v.source "smi") -}}
+{{- if and (include "gpuledger.onHost" .) (include "gpuledger.runsSmi" .) -}}
 {{- $_ := set $made "nvidia_smi" (dict "command" "/usr/local/nvidia/bin/nvidia-smi") -}}
 {{- end -}}
 {{- with include "gpuledger.zeroHold" . -}}

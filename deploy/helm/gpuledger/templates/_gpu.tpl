@@ -55,7 +55,12 @@
 {{- end -}}
 
 {{- define "gpuledger.needsSmi" -}}
-{{- if or .v.accounting.enable (eq .v.source "smi") -}}true{{- end -}}
+{{- if or .v.accounting.enable (include "gpuledger.runsSmi" .) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether nvidia-smi is read, alone or beside another source. */}}
+{{- define "gpuledger.runsSmi" -}}
+{{- if has "smi" (splitList "+" .v.source) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "gpuledger.runtimeClass" -}}

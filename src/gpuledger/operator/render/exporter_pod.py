@@ -48,7 +48,7 @@ def gpu_mounts(exporter: ExporterSpec) -> Mounts:
         return [host_mount("driver", _DRIVER_DIR, access.driver_dir, "Directory")]
     library = f"{_DRIVER_DIR}/lib64/libnvidia-ml.so.1"
     mounts = [host_mount("driver-library", library, access.library, "File")]
-    if exporter.accounting or exporter.source == "smi":
+    if exporter.accounting or exporter.runs_smi:
         mounts.append(host_mount("nvidia-smi", f"{_DRIVER_DIR}/bin/nvidia-smi", access.smi, "File"))
     return mounts
 

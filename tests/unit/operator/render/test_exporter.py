@@ -74,6 +74,11 @@ SAME: dict[str, tuple[Json, Json]] = {
         {"followGpuOperator": {"enabled": True, "deployLabel": "a/b", "validationsDir": "/v"}},
     ),
     "simulator": ({"source": "simulator:workstation"}, {"source": "simulator:workstation"}),
+    "recording": ({"source": "replay:/r/a"}, {"source": "replay:/r/a"}),
+    "nvidia-smi beside drm": (
+        {"gpuAccess": {"mode": "host"}, "source": "smi+drm"},
+        {"gpuAccess": {"mode": "host"}, "source": "smi+drm"},
+    ),
     "devices": (
         {"devices": [0, "GPU-5c1b8e8e"], "gpuCount": 2},
         {"gpu": {"devices": [0, "GPU-5c1b8e8e"], "count": 2}},

@@ -12,7 +12,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ class LlamaServer:
 
     def __init__(self, model: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self._program = Program([str(_python()), str(_PROGRAM), str(model), str(port)])
+        python = python_with("llama-cpp", _REQUIREMENTS)
+        self._program = Program([str(python), str(_PROGRAM), str(model), str(port)])
         self._program.wait_answer(f"{self.url}/health")
 
     def complete(self, prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
@@ -96,19 +97,19 @@ def _request(prompt: str, tokens: int, **more: Any) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, **more}
 
 
-def _python() -> Path:
-    """The environment's Python; installing takes a minute, once."""
-    identity = hashlib.sha256(json.dumps([sys.version, _REQUIREMENTS]).encode()).hexdigest()[:12]
-    folder = ENVIRONMENTS / f"llama-cpp-{identity}"
+def python_with(name: str, requirements: Sequence[str]) -> Path:
+    """The Python of a kept environment with these packages; installing takes minutes, once."""
+    identity = hashlib.sha256(json.dumps([sys.version, requirements]).encode()).hexdigest()[:12]
+    folder = ENVIRONMENTS / f"{name}-{identity}"
     for needed in (ENVIRONMENTS, DOWNLOADS):
         needed.mkdir(parents=True, exist_ok=True)
-    with (ENVIRONMENTS / "llama-cpp.lock").open("w") as lock:
+    with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder / "complete"
         if not done.exists():
             shutil.rmtree(folder, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
             pip = [folder / "bin/pip", "install", "--quiet", "--cache-dir", DOWNLOADS, "--no-input"]
-            subprocess.run([*pip, *_REQUIREMENTS], check=True, timeout=900)
+            subprocess.run([*pip, *requirements], check=True, timeout=900)
             done.touch()
     return folder / "bin/python"

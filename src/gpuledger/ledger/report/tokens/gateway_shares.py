@@ -25,12 +25,13 @@ from gpuledger.ledger.report.tokens.gateway_tokens import (
 )
 from gpuledger.ledger.report.tokens.token_gateways import TokenGateway
 from gpuledger.ledger.report.tokens.token_rises import TokenRises
+from gpuledger.ledger.report.tokens.token_sources import CACHED, INPUT, OUTPUT, REQUESTS
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport, sum_lines
 from gpuledger.model.session import PROCESS
 
 # The method of energy that was split by the tokens of a gateway.
 BY_GATEWAY = "gateway_tokens"
-_KINDS = ("input", "output", "cached", "requests")
+_KINDS = (INPUT, OUTPUT, CACHED, REQUESTS)
 # Amounts of a model's pods together, of which a gateway's tokens say nothing.
 _OF_PODS = ("bound", "time_bound", "high", "resident", "held", "allocated", "active", "unknown", "sessions")
 
@@ -152,6 +153,9 @@ def _split_tokens(
         if total is None:
             continue
         given = [getattr(one, kind) for one in counted]
+        if kind in (CACHED, REQUESTS) and all(amount is None for amount in given):
+            # Not counted by these labels: what is left is not known either.
+            continue
         amounts = [amount or 0 for amount in given]
         most = sum(amounts)
         if most > total:

@@ -105,6 +105,8 @@ def tokens_of_gateways(
     has a value of a label, else the first. `models` are the engines' names.
     """
     by_name = {gateway.gateway: gateway for gateway in gateways}
+    # The words by which each gateway counts each kind.
+    counted_by: dict[tuple[str, str], set[str]] = defaultdict(set)
     sums: dict[tuple[str, str], dict[Key, dict[str, TokenRise]]] = defaultdict(lambda: defaultdict(dict))
     for name, rise in rises.totals().items():
         gateway, labels = by_name[name.engine], rises.labels[name]
@@ -116,10 +118,16 @@ def tokens_of_gateways(
                 findings.unmatched[name.engine, gateway.name_of_model(labels)] += round(rise.amount)
             continue
         texts = tuple(gateway.text(word, labels) or UNNAMED for word in words)
+        counted_by[name.engine, name.kind] |= {word for word in words if gateway.has_label(word, labels)}
         findings.labels[name.engine] |= labels.keys() - TARGET_LABELS - {"__name__"}
         findings.valued |= {word for word, text in zip(words, texts, strict=True) if text != UNNAMED}
         kinds = sums[model, name.engine][texts]
         kinds[name.kind] = kinds.get(name.kind, TokenRise()).plus(rise)
+    for (_, gateway_name), by_texts in sums.items():
+        for kinds in by_texts.values():
+            for kind in kinds.keys() - {INPUT, OUTPUT}:
+                if _is_counted_less(counted_by, gateway_name, kind):
+                    del kinds[kind]
     found: dict[str, dict[Key, TokenCounts]] = {}
     for model in {model for model, _ in sums}:
         counted = {
@@ -138,6 +146,12 @@ def tokens_of_gateways(
         if all(counts.input is None for counts in found[model].values()):
             findings.without_input.add(chosen)
     return found
+
+
+def _is_counted_less(counted_by: Mapping[tuple[str, str], set[str]], gateway: str, kind: str) -> bool:
+    """Whether a counter lacks a label that the gateway's tokens have: LiteLLM's cached tokens have no org."""
+    words = counted_by.get((gateway, INPUT), set()) | counted_by.get((gateway, OUTPUT), set())
+    return not words <= counted_by[gateway, kind]
 
 
 def _all_tokens(counts: Iterable[TokenCounts]) -> int:

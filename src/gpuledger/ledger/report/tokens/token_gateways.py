@@ -78,8 +78,14 @@ class TokenGateway:
 
     def text(self, word: str, labels: Mapping[str, str]) -> str:
         """The text of a key `gateway:WORD`: that of a label, or of the gateway's labels for this word."""
-        wanted = {ADAPTER: self.adapter, TEAM_OF_GATEWAY: self.team}.get(word, (word,))
-        return next(_texts(labels, wanted), "")
+        return next(_texts(labels, self._labels_of(word)), "")
+
+    def has_label(self, word: str, labels: Collection[str]) -> bool:
+        """Whether a counter with these labels is counted by a key `gateway:WORD`, with or without a value."""
+        return any(label in labels or f"exported_{label}" in labels for label in self._labels_of(word))
+
+    def _labels_of(self, word: str) -> tuple[str, ...]:
+        return {ADAPTER: self.adapter, TEAM_OF_GATEWAY: self.team}.get(word, (word,))
 
 
 def _texts(labels: Mapping[str, str], wanted: Iterable[str]) -> Iterator[str]:
@@ -103,8 +109,8 @@ def _endpoint_picker(gateway: str, prefix: str) -> TokenGateway:
     )
 
 
-# Read in the gateways' sources and documentation in August to November 2026. The order decides which gateway
-# counts if several counted the tokens of a model: those that know teams first.
+# tests/release runs LiteLLM; the others were read in sources and documentation, August to November 2026. The
+# order decides which gateway counts if several counted the tokens of a model: those that know teams first.
 DEFAULT_GATEWAYS: Final = (
     TokenGateway(
         "litellm",

@@ -20,17 +20,21 @@ from gpuledger.model.errors import UsageError
 
 # The first knows teams, the second does not.
 GATEWAYS = (
-    TokenGateway("proxy", output=("proxy_total",)),
+    TokenGateway("proxy", output=("proxy_total",), cached=("proxy_cached_total",)),
     TokenGateway("picker", output=("picker_total",), team=()),
 )
 Counted = Sequence[tuple[str, Mapping[str, str], float]]
 
 
 def rises_of(counted: Counted, *, known: bool = True) -> TokenRises:
-    """Counters of gateways that rise from 100 by these amounts; `known` if they were scraped before."""
+    """Counters of gateways that rise from 100 by these amounts; `known` if they were scraped before.
+
+    `proxy` counts output, `proxy_cached` cached tokens.
+    """
     answers: dict[TokenMetric, dict[str, list[tuple[dict[str, str], float]]]] = {}
     for gateway, labels, amount in counted:
-        metric = TokenMetric(gateway, OUTPUT, f"{gateway}_total")
+        name, _, kind = gateway.partition("_")
+        metric = TokenMetric(name, kind or OUTPUT, f"{gateway}_total")
         words = answers.setdefault(metric, {"last": [], "least": [], "alive": []})
         series = {"job": gateway, "instance": f"{gateway}:4000", **labels}
         words["last"].append((series, 100 + amount))
@@ -135,3 +139,25 @@ def test_keys_are_those_of_gateways_and_the_model() -> None:
     assert gateway_keys("served_model") is None
     with pytest.raises(UsageError, match="does not know the node of its tokens"):
         gateway_keys("gateway:team,node")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("team", {("red",): (5, 2), ("blue",): (6, None)}),
+        # Cached tokens are not counted by it: those of no key are known, and `(none)` has not all of them.
+        ("org", {("a",): (5, None), ("b",): (6, None)}),
+    ],
+)
+def test_a_counter_without_the_label_of_the_others_is_unknown(
+    word: str, expected: dict[tuple[str], tuple[int, int | None]]
+) -> None:
+    red, blue = {"model": "m", "team": "red"}, {"model": "m", "team": "blue"}
+    counted = [
+        ("proxy", {**red, "org": "a"}, 5),
+        ("proxy", {**blue, "org": "b"}, 6),
+        ("proxy_cached", red, 2),
+    ]
+    found = tokens_of_gateways(rises_of(counted), GATEWAYS, [word], {"m"}, {}, GatewayFindings())
+    known = {texts: (one.output, one.cached) for texts, one in found["m"].items()}
+    assert {texts: one for texts, one in known.items() if any(one)} == expected

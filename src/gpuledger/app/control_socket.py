@@ -77,6 +77,11 @@ def open_control_socket(
     GpuledgerError when a configured socket cannot be opened; for a default path this is only logged.
     """
     if settings.socket == NO_SOCKET or (source.simulated and not settings.socket):
+        if mode == SHARED_MODE:
+            log.warning(
+                "users cannot read their own rows: there is no control socket; set --control.socket to a path"
+                " (a simulator or a recording has none by default)"
+            )
         return None
     if settings.socket:
         return _open(Path(settings.socket), mode)

@@ -29,7 +29,7 @@ class SourceSettings:
         text,
         "auto",
         "source of readings: auto (all GPUs of this machine), nvml, smi, drm (AMD, Intel), nvml+drm, "
-        "simulator[:NAME|FILE], replay:FILE; auto never selects the simulator",
+        "smi+drm, simulator[:NAME|FILE], replay:FILE; auto never selects the simulator",
         metavar="SOURCE",
     )
     devices: tuple[str, ...] = setting(

@@ -17,6 +17,7 @@ import pytest
 from builders import SOURCE, gpu, reading, snapshot
 from gpuledger.app import control_socket
 from gpuledger.app.control_socket import (
+    PRIVATE_MODE,
     SHARED_MODE,
     SOCKET_NAME,
     ControlSocket,
@@ -29,7 +30,7 @@ from gpuledger.host import steady_thread
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.node.loop import Node
-from gpuledger.node.settings import ControlSettings
+from gpuledger.node.settings import NO_SOCKET, ControlSettings
 from running import PATIENCE
 from unit.node.support import ScriptedSource, node_of
 
@@ -191,6 +192,16 @@ def test_a_shared_socket_that_users_cannot_reach_is_logged(
     assert control is not None
     control.close()
     assert "users cannot reach" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [PRIVATE_MODE, SHARED_MODE])
+@pytest.mark.parametrize(("socket", "simulated"), [(NO_SOCKET, False), ("", True)])
+def test_users_without_a_socket_are_named_in_the_log(
+    caplog: pytest.LogCaptureFixture, mode: int, socket: str, simulated: bool
+) -> None:
+    source = SourceInfo("any", simulated=simulated)
+    assert open_control_socket(ControlSettings(socket), source, None, {}, mode=mode) is None
+    assert ("users cannot read their own rows" in caplog.text) == (mode == SHARED_MODE)
 
 
 def test_the_socket_of_a_killed_program_is_replaced(tmp_path: Path) -> None:

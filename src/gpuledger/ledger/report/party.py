@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from sys import intern
 
 from gpuledger.ledger.ownership import owner_fields, owner_from_fields
 from gpuledger.model.workload import Workload
@@ -32,10 +33,25 @@ class Party:
 
 def party_of(device: str, owner: Workload, command: str = "") -> Party:
     """The party of a Session (its Device's uuid, owner and command) or, without command, of an allocation."""
-    lasting = replace(owner, pod_uid="", container_id="", step="", found_by="", missing="")
+    lasting = owner
+    if owner.pod_uid or owner.container_id or owner.step or owner.found_by or owner.missing:
+        # Each row that is read has copies of texts that most parties share.
+        lasting = replace(
+            owner,
+            kind=intern(owner.kind),
+            namespace=intern(owner.namespace),
+            container=intern(owner.container),
+            runtime=intern(owner.runtime),
+            user=intern(owner.user),
+            pod_uid="",
+            container_id="",
+            step="",
+            found_by="",
+            missing="",
+        )
     if lasting.inner_pod_uid or lasting.inner_container_id:
         lasting = replace(lasting, inner_pod_uid="", inner_container_id="")
-    return Party(device, lasting, command)
+    return Party(intern(device), lasting, intern(command))
 
 
 def party_text(party: Party) -> str:

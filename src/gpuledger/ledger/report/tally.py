@@ -22,7 +22,7 @@ from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import ALLOCATION, IDLE, UNATTRIBUTED, UNOBSERVED
 
 # Parties of which the key is remembered. Entries are added in the order of time.
-_CACHED = 4096
+_CACHED = 256
 # Seconds of presence without energy that are no gap: the start of a run, and the interval that is still open.
 _SLACK = 120
 
@@ -164,9 +164,8 @@ class Tally:
         self._segment = PriceSegment(0, 0, 0)
         self._prices = SegmentPrices()
         self._watched: Counter[str] = Counter()
-        # Resident, held, busy, allocated, unknown and old seconds of a key (None: of any), by quarter and
-        # Device.
-        self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]]
+        # Resident, held, busy, allocated, unknown and old seconds of a key, by quarter and Device.
+        self._seconds: dict[tuple[int, str], dict[Key, list[int]]]
         self._seconds = defaultdict(lambda: defaultdict(lambda: [0, 0, 0, 0, 0, 0]))
         self._present: Counter[str] = Counter()
         self._occupied: Counter[str] = Counter()
@@ -273,11 +272,7 @@ class Tally:
         if not party.command and allocated and not resident:
             party = replace(party, command=NONE_RUNNING)
         key = self._key_of(party)
-        place = self._seconds[quarter, party.device]
-        any_key = place[None]
-        any_key[0] |= resident
-        any_key[3] |= allocated
-        seconds = place[key]
+        seconds = self._seconds[quarter, party.device][key]
         seconds[0] |= resident
         seconds[1] |= held
         seconds[2] |= busy
@@ -289,11 +284,10 @@ class Tally:
     def settle(self) -> None:
         """Count the collected seconds: their hours are complete."""
         for (_, device), place in self._seconds.items():
-            resident, _, _, allocated, _, _ = place.pop(None)
-            self._present[device] += resident.bit_count()
-            self._occupied[device] += (resident | allocated).bit_count()
+            present = reserved = 0
             for key, (resident, held, busy, allocated, unclear, early) in place.items():
-                assert key is not None
+                present |= resident
+                reserved |= allocated
                 amount = self.amounts[self._segment.period, key]
                 counts = amount.seconds.setdefault(device, [0, 0, 0, 0, 0, 0])
                 old = early & (resident | allocated)
@@ -304,6 +298,8 @@ class Tally:
                 counts[3] += busy.bit_count()
                 counts[4] += unknown.bit_count()
                 counts[5] += (unknown & old).bit_count()
+            self._present[device] += present.bit_count()
+            self._occupied[device] += (present | reserved).bit_count()
         self._seconds.clear()
 
     def finish(self) -> None:

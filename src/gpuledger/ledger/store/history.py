@@ -44,10 +44,12 @@ if TYPE_CHECKING:
 # No process has this name.
 PROCESS_COMMAND = "\0"
 # Parties by number. Rows are read in the order of time: more would only remember those of long ago.
-_CACHED = 4096
+_CACHED = 2048
+# Pages of the file that SQLite keeps, 2 MiB if nothing is set; the kernel has them, too.
+_CACHE_KIB = 512
 # Quarters per query: of energy and of times.
 _ENERGY_CHUNK = 960
-_TIME_CHUNK = 96
+_TIME_CHUNK = 24
 
 _SPANS = """
 SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, session, millijoules
@@ -95,6 +97,7 @@ class History:
         self.file = file
         self.connection = open_ledger(file)
         try:
+            self.connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             self.devices: Mapping[str, Device] = devices_from_rows(
                 self.connection.execute("SELECT * FROM devices").fetchall()
             )

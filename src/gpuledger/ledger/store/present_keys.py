@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuledger.ledger.owners import kubernetes_job, user_of
@@ -14,6 +16,8 @@ from gpuledger.ledger.report.teams import Team, find_team
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
 
+# Parties of which the names are known to be counted.
+_CACHED = 256
 _SPLITS = "SELECT DISTINCT split FROM time_spans WHERE quarter >= ? AND quarter < ?"
 _FOLDED = (
     "SELECT DISTINCT party FROM hour_gpu_time WHERE quarter >= ? AND quarter < ? AND party > 0",
@@ -39,16 +43,15 @@ def present_keys(
 
     Keys of bills come before those of single workloads and of hardware. Raises sqlite3.Error.
     """
-    parties = {party for party in _parties(history, since, until) if history.is_own(party)}
-    labels = sorted({name for party in parties for name, _ in party.owner.labels})
-    names: dict[str, Callable[[Party], str]] = {
+    of_bill: dict[str, Callable[[Party], str]] = {
         "job": lambda party: party.owner.job or kubernetes_job(party.owner),
         "slurm_account": lambda party: party.owner.slurm_account,
         TEAM: lambda party: find_team(teams, party.owner, node),
         "user": lambda party: user_of(party.owner),
         "namespace": lambda party: party.owner.namespace,
         "queue": lambda party: party.owner.queue,
-        **{LABEL + label: _label(label) for label in labels},
+    }
+    of_workload: dict[str, Callable[[Party], str]] = {
         "pod": lambda party: party.owner.pod,
         "job_name": lambda party: party.owner.job_name,
         "array_job": lambda party: party.owner.array_job,
@@ -56,10 +59,25 @@ def present_keys(
         "container": _name_of_kind("container", lambda party: party.owner.container),
         "unit": _name_of_kind("unit", lambda party: party.owner.unit),
     }
-    found = [PresentKey(by, len({name(party) for party in parties} - {""})) for by, name in names.items()]
-    gpus = {device.gpu.uuid for device in history.devices.values()}
-    commands = {party.command for party in parties} - {"", NONE_RUNNING}
-    found += [PresentKey("gpu", len(gpus)), PresentKey("command", len(commands))]
+    names: dict[str, set[str]] = defaultdict(set)
+
+    # Only the names are kept: a week can have many more parties than names.
+    @lru_cache(_CACHED)
+    def add(party: Party) -> None:
+        if history.is_own(party):
+            for by, name in (*of_bill.items(), *of_workload.items()):
+                names[by].add(name(party))
+            names["command"].add(party.command)
+            for label, value in party.owner.labels:
+                names[LABEL + label].add(value)
+
+    for party in _parties(history, since, until):
+        add(party)
+    names["gpu"] = {device.gpu.uuid for device in history.devices.values()}
+    names["command"].discard(NONE_RUNNING)
+    labels = sorted(by for by in names if by.startswith(LABEL))
+    keys = (*of_bill, *labels, *of_workload, "gpu", "command")
+    found = [PresentKey(by, len(names[by] - {""})) for by in keys]
     return [key for key in found if key.names]
 
 
@@ -70,10 +88,6 @@ def best_key(keys: Sequence[PresentKey]) -> str:
 
 def _name_of_kind(kind: str, name: Callable[[Party], str]) -> Callable[[Party], str]:
     return lambda party: name(party) if party.owner.kind == kind else ""
-
-
-def _label(label: str) -> Callable[[Party], str]:
-    return lambda party: dict(party.owner.labels).get(label, "")
 
 
 def _parties(history: History, since: int, until: int) -> Iterator[Party]:

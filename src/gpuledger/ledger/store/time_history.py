@@ -18,8 +18,9 @@ from gpuledger.model.workload import UNKNOWN
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# Splits and owners. Spans are read in the order of time: more would only remember those of long ago.
-_CACHED = 1024
+# Splits, their entries and owners. Spans are read in the order of time: more would only remember those of
+# long ago. Splits that follow one another have most entries in common.
+_CACHED = 256
 _SPANS = """
 SELECT quarter, gpu, begins, ends, microseconds, split FROM time_spans
     WHERE quarter >= ? AND quarter < ? ORDER BY quarter, gpu, begins, number
@@ -43,9 +44,12 @@ class SplitEntry(NamedTuple):
 class StoredSplit:
     """The parts of a Gpu's time by account, for one basis, as stored."""
 
-    def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
+    __slots__ = ("_denominator", "_numerators", "entries")
+
+    def __init__(self, entries: Sequence[Sequence[Any]], entry_of: Callable[..., SplitEntry]) -> None:
+        """`entry_of` creates an entry, or returns an equal one."""
         self.entries = [
-            SplitEntry(account, part, session, owner, bool(is_estimate))
+            entry_of(account, part, session, owner, bool(is_estimate))
             for _, account, part, session, owner, is_estimate in entries
         ]
         self._numerators = [one[0] for one in entries]
@@ -96,7 +100,7 @@ class TimeReader:
         self._connection = connection
         self._session = session
         # The caches do not refer to the reader, so that it is freed when its user is done.
-        self.split = lru_cache(_CACHED)(partial(_read_split, connection))
+        self.split = lru_cache(_CACHED)(partial(_read_split, connection, lru_cache(_CACHED)(SplitEntry)))
         self.part = lru_cache(None)(partial(_read_part, connection))
         self._owner = lru_cache(_CACHED)(partial(_read_owner, connection, missing))
 
@@ -115,12 +119,13 @@ class TimeReader:
         return None if owner is None else self._owner(owner)
 
 
-def _read_split(connection: Connection, number: int) -> StoredSplits:
+def _read_split(connection: Connection, entry_of: Callable[..., SplitEntry], number: int) -> StoredSplits:
     query = "SELECT split FROM time_splits WHERE number = ?"
     ((text,),) = connection.execute(query, (number,)).fetchall()
     allocation, residence = json.loads(text)
-    by_allocation = StoredSplit(allocation)
-    return StoredSplits(by_allocation, by_allocation if residence is None else StoredSplit(residence))
+    by_allocation = StoredSplit(allocation, entry_of)
+    by_residence = by_allocation if residence is None else StoredSplit(residence, entry_of)
+    return StoredSplits(by_allocation, by_residence)
 
 
 def _read_part(connection: Connection, number: int) -> GpuPart:

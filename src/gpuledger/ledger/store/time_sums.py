@@ -28,7 +28,7 @@ _LAST = (_OLD.format(_HOUR_ENDS, "hours", "DESC"), _OLD.format(_SPAN_ENDS, "span
 # After all quarters.
 _END = 2**40
 # Accounts that are summed at a time: a range can have many more processes than its report has rows.
-_MOST_SUMMED = 4096
+_MOST_SUMMED = 1024
 
 
 def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]:

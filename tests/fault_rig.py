@@ -63,11 +63,12 @@ def _source(*without: str) -> str:
     )
 
 
-def _named_codes(source: str) -> set[Code]:
-    return {Code[name] for name in re.findall(r"Code\.([A-Z_]+)", source)} - {Code.SUCCESS}
+@cache
+def _named_codes(source: str) -> frozenset[Code]:
+    return frozenset(Code[name] for name in re.findall(r"Code\.([A-Z_]+)", source)) - {Code.SUCCESS}
 
 
-def named_codes() -> set[Code]:
+def named_codes() -> frozenset[Code]:
     """The error codes that the source names one by one; it knows the others by their sets alone."""
     return _named_codes(_source("codes.py"))
 
@@ -90,10 +91,14 @@ def source_calls() -> list[str]:
 
 
 def codes_for(call: str) -> list[int]:
-    """The codes that the source names, and one of each set that it treats alike, another one for the next
-    call.
+    """The codes of `codes_at` for this call."""
+    return codes_at(source_calls().index(call))
+
+
+def codes_at(place: int) -> list[int]:
+    """The codes that the source names, and one of each set that it treats alike, another one at the next
+    place.
     """
-    place = source_calls().index(call)
     return [*sorted(named_codes()), *(group[place % len(group)] for group in alike_codes())]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,9 +33,7 @@ fuzzed = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 # For laws of which each example is a whole ledger.
-costly = settings(
-    max_examples=settings.default.max_examples // 2, suppress_health_check=[HealthCheck.too_slow]
-)
+costly = settings(max_examples=settings.default.max_examples // 2)
 
 # Bytes that break parsers of any format.
 _HOSTILE = (
@@ -185,6 +184,22 @@ def bounded(seconds: float = 15.0) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
+
+
+@contextmanager
+def counted_steps() -> Iterator[list[int]]:
+    """Count calls of functions, also of those in C."""
+    steps = [0]
+
+    def count(*event: object) -> None:
+        steps[0] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        yield steps
+    finally:
+        sys.setprofile(before)
 
 
 @contextmanager

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 from builders import gpu
@@ -96,14 +98,15 @@ class Entries:
         grouping = find_grouping(by, devices, node_of=lambda _: "node-1")
         tally = Tally(grouping, lambda _: Fraction(1), basis=given.basis, spread=spread)
         cuts: Iterable[int] = full_hours(begins, ends, zone) if spread else listed.boundaries(begins, ends)
+        quarter = itemgetter(0)
+        energy, times = sorted(self.energy, key=quarter), sorted(self.times, key=quarter)
         for segment in cut_segments(parts, cuts):
             tally.begin_segment(segment, SegmentPrices(listed, "", segment.since))
-            for quarter, energy in self.energy:
-                if segment.since <= quarter < segment.until:
-                    tally.add_energy(energy)
-            for quarter, time in self.times:
-                if segment.since <= quarter < segment.until:
-                    tally.add_gpu_time(time)
+            ends_of = (segment.since, segment.until)
+            for _, joules in energy[slice(*(bisect_left(energy, end, key=quarter) for end in ends_of))]:
+                tally.add_energy(joules)
+            for _, time in times[slice(*(bisect_left(times, end, key=quarter) for end in ends_of))]:
+                tally.add_gpu_time(time)
         tally.finish()
         period = Period(begins * QUARTER, ends * QUARTER, begins * QUARTER, ends * QUARTER)
         scope = ReportScope(grouping, given, devices, period, parts, sights=sights)

@@ -333,9 +333,13 @@ def test_a_job_with_a_thousand_pods_and_non_ascii_names_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(tmp_path)
-    for number in range(1100):
-        owner = Workload("pod", "ml", f"tâche-{number}", "main", controller_kind="Job", controller="tâche")
-        run.tick({A: number * 1000 * J}, [process(A, 1 + number, workload=owner)], seconds=10.0)
+    for first in range(0, 1100, 50):
+        pods = [
+            Workload("pod", "ml", f"tâche-{number}", "main", controller_kind="Job", controller="tâche")
+            for number in range(first, first + 50)
+        ]
+        processes = [process(A, first + number, workload=pod) for number, pod in enumerate(pods, 1)]
+        run.tick({A: first * 1000 * J}, processes, seconds=10.0)
     run.store.close()
     (tmp_path / "old").mkdir()
     folded(tmp_path / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")

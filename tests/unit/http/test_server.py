@@ -145,7 +145,7 @@ def test_fifty_concurrent_clients_get_the_page():
         address = f"http://{server.addresses[0]}"
         limits = httpx.Limits(max_connections=50)
         async with httpx.AsyncClient(limits=limits, timeout=PATIENCE) as client:
-            answers = await asyncio.gather(*(client.get(f"{address}/page") for _ in range(150)))
+            answers = await asyncio.gather(*(client.get(f"{address}/page") for _ in range(75)))
             return {(answer.status_code, answer.text) for answer in answers}, server.connections
 
     answers, connections = serve(scenario, routes=some_routes(page="x" * 40_000))

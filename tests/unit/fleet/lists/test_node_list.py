@@ -72,7 +72,7 @@ def test_an_empty_list_has_no_nodes(text: str) -> None:
         "- targets: [a]\n  labels: {__scheme__: ftp}",
         '[{"targets": ["a b"]}]',
         '[{"targets": [null]}]',
-        "[" * 5000,
+        "[\n" * 5000,
     ],
 )
 def test_other_documents_are_one_error_that_names_the_file(text: str) -> None:

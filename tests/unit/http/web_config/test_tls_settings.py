@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import ssl
 
 import pytest
 
 from builders import FakeClock
-from certificates import RSA
+from certificates import RSA, Certificates
 from gpuledger.http.routes import Response, Routes
 from gpuledger.http.web_config.parser import read_web_config
 from gpuledger.http.web_config.passwords import PasswordChecker
@@ -26,6 +27,22 @@ from unit.http.web_config.support import (
 )
 
 __all__ = ["certificates", "file", "issued"]
+
+
+@pytest.fixture(scope="module")
+def rsa_folder(tmp_path_factory, issued):
+    """A certificate of `ca` with a key of RSA: creating one takes half a second."""
+    copy = object.__new__(Certificates)
+    copy.folder = shutil.copytree(issued.folder, tmp_path_factory.mktemp("rsa"), dirs_exist_ok=True)
+    copy.issue("server", "subjectAltName=DNS:localhost", signer="ca", key=RSA)
+    return copy
+
+
+@pytest.fixture
+def rsa_server(rsa_folder, certificates):
+    """The server's certificate has a key of RSA."""
+    for file_of in (Certificates.crt, Certificates.key):
+        shutil.copy(file_of(rsa_folder, "server"), file_of(certificates, "server"))
 
 
 async def try_once(server, context, path="/hello"):
@@ -131,11 +148,11 @@ def test_cipher_suites_of_tls_1_2_are_the_listed_ones_in_the_preferred_order(
 @pytest.mark.parametrize(
     ("offered", "status"), [("AES256-GCM-SHA384", None), ("ECDHE-RSA-AES256-GCM-SHA384", 200)]
 )
+@pytest.mark.usefixtures("rsa_server")
 def test_without_a_list_cipher_suites_without_forward_secrecy_are_refused(
     file, certificates, offered, status
 ):
     """Also with a Python that keeps the defaults of OpenSSL, as in Debian."""
-    certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca", key=RSA)
     file.write_text(TLS.format(more=""))
     context = certificates.client_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -151,9 +168,9 @@ def test_without_a_list_cipher_suites_without_forward_secrecy_are_refused(
 @pytest.mark.parametrize(
     ("curve", "status"), [("secp384r1", 200), ("X25519", None), ("prime256v1", None), (None, 200)]
 )
+@pytest.mark.usefixtures("rsa_server")
 def test_the_first_listed_curve_is_the_only_one(file, certificates, curve, status, maximum, caplog):
     # With TLS 1.2 the client must also support the curve of an elliptic certificate.
-    certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca", key=RSA)
     file.write_text(TLS.format(more=", curve_preferences: [CurveP384, X25519]"))
     context = certificates.client_context()
     context.maximum_version = maximum

@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import FakeClock, process
@@ -127,7 +127,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sampled_from([UTC, KOLKATA, LORD_HOWE]), st.integers(0, 12), st.data())
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8)
 def test_any_two_exports_are_the_ledger(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[int, int, int, bool]],

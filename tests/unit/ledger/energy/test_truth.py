@@ -7,7 +7,7 @@ from collections import defaultdict
 from fractions import Fraction
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.ledger.energy.counter import EnergyCounter
@@ -148,7 +148,6 @@ step = st.tuples(st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.0, 70.0]), st.sampled_f
 
 
 @given(scenarios(), st.lists(step, min_size=5, max_size=60))
-@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_under_any_faults_no_energy_is_lost_or_invented(
     scenario: str, steps: list[tuple[float, bool]]
 ) -> None:
@@ -225,7 +224,7 @@ def shared(draw: st.DrawFn) -> str:
 
 
 @given(shared(), st.integers(0, 1000))
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15)
 def test_the_true_energy_is_within_the_bounds_of_every_session(scenario: str, seed: int) -> None:
     """Low is the measured energy, high all of the GPU's meanwhile; a refresh at each end is not visible."""
     node, ledger = Node(scenario, seed=seed), Ledger(LedgerSettings())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -101,6 +101,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
+@pytest.fixture(scope="module")
+def histories(files: dict[str, Path]) -> Iterator[list[History]]:
+    """The files, open: what several tests need of them is read once."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(History(file))) for file in files.values()]
+
+
 LIST = [
     {"gpu": "*H100*", "until": "2023-11-14T17:00", "price": 2.4},
     {"mig": "3g.*", "price": 0.9, "per": "instance"},
@@ -144,18 +151,17 @@ CASES = [*((by, "numbers") for by in KINDS), *((by, name) for by in MANY_ROWS fo
 
 @pytest.mark.parametrize(("by", "name"), dict.fromkeys(CASES))
 def test_every_row_is_the_sum_of_its_intervals(
-    files: dict[str, Path], by: str, name: str, monkeypatch: pytest.MonkeyPatch
+    histories: list[History], by: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_reports_of_rows_once(monkeypatch)
-    for file in files.values():
-        with closing(History(file)) as history:
-            report, scope = report_and_scope(history, by, name)
-            assert report.lines
-            texts = [(ExplainTarget(by, line.key).prefixed(), line) for line in report.lines]
-            if by == "owner":
-                texts += [(line.account, line) for line in report.gpu_accounts]
-            for text, line in texts:
-                assert_sums_to_row(explain_usage(history, text, scope), line, row_as_json(report, line))
+    for history in histories:
+        report, scope = report_and_scope(history, by, name)
+        assert report.lines
+        texts = [(ExplainTarget(by, line.key).prefixed(), line) for line in report.lines]
+        if by == "owner":
+            texts += [(line.account, line) for line in report.gpu_accounts]
+        for text, line in texts:
+            assert_sums_to_row(explain_usage(history, text, scope), line, row_as_json(report, line))
 
 
 def test_own_accounts_that_are_not_billed_sum_to_the_time_below_the_total(files: dict[str, Path]) -> None:

@@ -41,6 +41,7 @@ TEAMS = parse_teams([{"team": "blue", "user": "dan"}, {"team": "secretteam", "us
 PRICES = prices(gpu_hour=2, kwh=0.3, co2=400, currency="EUR")
 SPREAD_PRICES = replace(PRICES, idle=SPREAD)
 WITHIN = quarters(0, int(UNIX) // HOUR * HOUR + 24 * HOUR)
+SCOPE = ExplainScope(WITHIN, PRICES, TEAMS, "node-1")
 
 
 def record_and_fold(folder: Path, *, alone: bool) -> dict[str, Path]:
@@ -81,12 +82,16 @@ def _close_kept() -> Iterator[None]:
     _kept.clear()
 
 
-def report_for(file: Path, reader: Reader, by: str, given: Prices = PRICES, every: str = "") -> UsageReport:
-    """A report of the file. What several reports of a reader need is read once."""
+def history_for(file: Path, reader: Reader) -> History:
+    """The file, open: what several reports of a reader need is read once."""
     if (file, reader) not in _kept:
         _kept[file, reader] = History(file)
         _kept[file, reader].restrict(reader)
-    history = _kept[file, reader]
+    return _kept[file, reader]
+
+
+def report_for(file: Path, reader: Reader, by: str, given: Prices = PRICES, every: str = "") -> UsageReport:
+    history = history_for(file, reader)
     grouping = find_grouping(by, history.devices, teams=TEAMS, node_of=lambda _: "node-1")
     return build_report(history, grouping, given, WITHIN, every=every, node="node-1")
 
@@ -226,10 +231,10 @@ GUESSES = (
 )
 
 
-def explanation_of(file: Path, text: str, reader: Reader = DAN) -> str:
+def explanation_of(file: Path, text: str) -> str:
     out = io.StringIO()
-    with opened(file, reader) as history:
-        found = explain_usage(history, text, ExplainScope(WITHIN, PRICES, TEAMS, "node-1"))
+    with opened(file) as history:
+        found = explain_usage(history, text, SCOPE)
         for form in ("text", "csv", "json"):
             write_explanation(found, form, out)
     return out.getvalue()
@@ -249,7 +254,7 @@ def test_what_is_not_yours_is_as_if_absent(
     """The message is that of a ledger without the others."""
     file = files[age]
     if age == "in detail":
-        assert explanation_of(file, guess, EVERYTHING)
+        assert explain_usage(history_for(file, EVERYTHING), guess, SCOPE)
     said = refusal_of(file, guess)
     assert said.replace(str(file), "FILE") == refusal_of(alone[age], guess).replace(str(alone[age]), "FILE")
     assert_no_secret(said.replace(guess, "X"))

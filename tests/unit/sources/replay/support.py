@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from fractions import Fraction
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import UnionType
@@ -43,6 +44,7 @@ def deep(value: Any) -> Any:
     return (type(value).__name__, value)
 
 
+@cache
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Generate any value of a declared type; a type that is not supported here is an error."""
     origin, inner = get_origin(hint), get_args(hint)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from builders import FakeClock
-from fuzzing import bounded, check_line, memory_below
+from fuzzing import bounded, check_line, counted_steps, memory_below
 from gpuledger.host.commands import CommandResult
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.smi.parsed_gpus import parse_gpu_listing
@@ -50,22 +46,6 @@ GARBAGE = {
     "zeros in a GPU": GPU.encode() + lines(b"\0") + b"</gpu>\n",
     "headings": lines(b"GPU 00000000:01:00.0\n"),
 }
-
-
-@contextmanager
-def counted_steps() -> Iterator[list[int]]:
-    """Counts calls of functions, also of those in C."""
-    steps = [0]
-
-    def count(*event: object) -> None:
-        steps[0] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        yield steps
-    finally:
-        sys.setprofile(before)
 
 
 def read_answers(garbage: bytes, *, has_xml: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -180,12 +181,18 @@ def expanded(values: str) -> list[float | None]:
     return found
 
 
-def exposition(series: Iterable[Series], begins: int) -> str:
-    """The samples with timestamps, in the text format. Values that are times begin at `begins`."""
-    lines = []
+def import_lines(series: Iterable[Series], begins: int) -> Iterator[str]:
+    """A line for VictoriaMetrics to import of each series. Values that are times begin at `begins`."""
     for one in series:
         offset = begins if one.name.endswith(("timestamp_seconds", "start_time_seconds")) else 0
-        for step, value in enumerate(expanded(one.values)):
-            if value is not None:
-                lines.append(f"{one} {value + offset} {(begins + step * STEP) * 1000}")
-    return "\n".join((*lines, ""))
+        found = [(step, value) for step, value in enumerate(expanded(one.values)) if value is not None]
+        yield json.dumps(
+            {
+                "metric": {
+                    "__name__": one.name,
+                    **{key: value for key, value in one.labels.items() if value},
+                },
+                "values": [value + offset for _, value in found],
+                "timestamps": [(begins + step * STEP) * 1000 for step, _ in found],
+            }
+        )

@@ -52,7 +52,8 @@ class FleetServer(Server):
 
     def __init__(self, listed: Path) -> None:
         flags = ("--listen-address", "127.0.0.1:0", "--interval", "1s", "--timeout", "2s", "--refresh", "1s")
-        Program.__init__(self, [*MODULE, "fleet", "--nodes-file", str(listed), *flags, *PRICES])
+        command = [*MODULE, "fleet", "--nodes-file", str(listed), *flags, *PRICES]
+        Program.__init__(self, command, prepared=True)
         self.port = int(self.wait_line(r"listening on 127\.0\.0\.1 port (\d+)")[1])
         self.url = f"http://127.0.0.1:{self.port}"
 

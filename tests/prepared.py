@@ -30,10 +30,32 @@ _TOO_LATE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 # The exception: a process is prepared for the linker to find the test driver.
 _DRIVER = ("LD_LIBRARY_PATH", str(Path(__file__).parent / "nvml" / "build"))
 MODULE = (sys.executable, "-m", "gpuledger")
+# What most programs import when they need it.
+_USED = (
+    "gpuledger.dialects.native.dialect",
+    "gpuledger.ledger.store.store",
+    "gpuledger.sources.simulator.scenario_parser",
+    "gpuledger.sources.simulator.simulator",
+    "yaml",
+)
 # Asyncio is imported without TLS in `serve`, and with it in other commands.
 _KINDS = {
-    "serve": ("gpuledger.cli.serve", "gpuledger.sources.simulator.simulator"),
-    "other": ("gpuledger.cli.agent", "gpuledger.cli.collect", "gpuledger.cli.doctor", "gpuledger.cli.report"),
+    "serve": ("cli.serve", "web.api.handlers", "web.page.static_files"),
+    "other": tuple(
+        f"cli.{command}"
+        for command in (
+            "agent",
+            "books",
+            "collect",
+            "doctor",
+            "explain",
+            "fleet",
+            "free",
+            "operator",
+            "report",
+            "top",
+        )
+    ),
 }
 
 
@@ -47,6 +69,7 @@ class PreparedProcess:
 
     `command` is `python -m gpuledger ...` or `python SCRIPT ...`; stdout and stderr are file descriptors.
     `user`: uid and groups, of which the first is the primary one; it must be able to read the source.
+    `umask`: of the process, if it is not that of the tests.
     """
 
     def __init__(
@@ -56,6 +79,7 @@ class PreparedProcess:
         stdout: int,
         stderr: int,
         user: tuple[int, Sequence[int]] | None = None,
+        umask: int | None = None,
     ) -> None:
         self.args = list(command)
         module = tuple(command[1:3]) == MODULE[1:]
@@ -65,7 +89,7 @@ class PreparedProcess:
         with theirs:
             # Other users may not search the working directory.
             folder = str(Path.cwd()) if user is None else "/"
-            request = json.dumps([script, arguments, dict(env), folder, user]).encode()
+            request = json.dumps([script, arguments, dict(env), folder, user, umask]).encode()
             # Nor may they read root's interpreter: theirs finds the packages by this variable.
             variables = tuple(
                 one for one in env.items() if one == _DRIVER or (user and one[0] == "PYTHONPATH")
@@ -115,10 +139,11 @@ def run_prepared(
     env: Mapping[str, str],
     timeout: float,
     user: tuple[int, Sequence[int]] | None = None,
+    umask: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program until it exits; raises TimeoutExpired like `subprocess.run`. `user`: of the process."""
+    """Run a program until it exits; raises TimeoutExpired like `subprocess.run`. See PreparedProcess."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = PreparedProcess(command, env, out.fileno(), err.fileno(), user)
+        process = PreparedProcess(command, env, out.fileno(), err.fileno(), user, umask)
         try:
             code = process.wait(timeout)
         finally:
@@ -129,9 +154,10 @@ def run_prepared(
 
 
 def prepare() -> None:
-    """Start the processes without the test driver now: later forks of this process share them."""
+    """Start the processes now, without and with the test driver: later forks of this process share them."""
     for kind in _KINDS:
         _prepared(kind, sys.executable, ())
+        _prepared(kind, sys.executable, (_DRIVER,))
 
 
 @cache
@@ -156,7 +182,7 @@ def _serve(kind: str, requests: socket.socket) -> None:
 
     if kind == "serve":
         load_asyncio_without_tls()
-    for module in _KINDS[kind]:
+    for module in (*_USED, *(f"gpuledger.{name}" for name in _KINDS[kind])):
         import_module(module)
     gc.freeze()
     while True:
@@ -187,8 +213,10 @@ def _run(request: bytes, connection: int, out: int, err: int) -> None:
     os.dup2(out, 1)
     os.dup2(err, 2)
     os.closerange(3, max(connection, out, err) + 1)
-    script, arguments, env, folder, user = json.loads(request)
+    script, arguments, env, folder, user, umask = json.loads(request)
     os.chdir(folder)
+    if umask is not None:
+        os.umask(umask)
     if user is not None:
         _become(*user)
     os.environ.clear()

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -32,7 +33,7 @@ def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE
             return found
         assert time.monotonic() < deadline, f"timed out after {patience} s: {what}"
         time.sleep(pause)
-        pause = min(1.1 * pause, 0.1)
+        pause = min(1.3 * pause, 0.1)
 
 
 def failures(items: Iterable[T], check: Callable[[T], object]) -> dict[T, str]:
@@ -89,12 +90,18 @@ def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
     return line
 
 
-def get(url: str, **options: Any) -> httpx.Response:
-    """Send a GET to a program on this machine. One that is never answered leaves time to wait for others.
+@cache
+def _client() -> httpx.Client:
+    """A client that keeps no connection. Making one takes as long as a request, and many tests poll.
 
-    Does not load CA certificates: many tests poll, and loading takes ten times as long as the request.
+    Does not load CA certificates, which would take ten times as long.
     """
-    return httpx.get(url, trust_env=False, verify=False, **{"timeout": PATIENCE / 3} | options)
+    return httpx.Client(trust_env=False, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+
+
+def get(url: str, **options: Any) -> httpx.Response:
+    """Send a GET to a program on this machine. One that is never answered leaves time to wait for others."""
+    return _client().get(url, **{"timeout": PATIENCE / 3} | options)
 
 
 class Program:
@@ -280,6 +287,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def create_blocks(file: Path, folder: Path) -> None:
+    """Store the samples of an OpenMetrics file as blocks of Prometheus.
+
+    promtool reads the file once a block, and by default a block is two hours.
+    """
+    command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=48h", "openmetrics"]
+    subprocess.run([*command, str(file), str(folder)], check=True, capture_output=True)
 
 
 def promtool_check(text: str) -> tuple[int, list[str]]:

@@ -314,30 +314,32 @@ OF_WORLD = {
 
 
 def query_worlds(
-    folder: Path, expressions: Sequence[str], at: int, rules: Sequence[Path]
-) -> dict[str, list[Mapping[Row, float]]]:
-    """The results of the expressions for both nodes, by rows without addresses. Fails if one is an error."""
+    folder: Path, expressions: Sequence[str], moments: Sequence[int], rules: Sequence[Path]
+) -> dict[int, dict[str, list[Mapping[Row, float]]]]:
+    """The results of the expressions for both nodes, by moment. Fails if one is an error.
+
+    Rows are without addresses.
+    """
     queries = [
-        substituted(expression, {**VARIABLES, **of_world})
+        (substituted(expression, {**VARIABLES, **of_world}), at)
+        for at in moments
         for of_world in OF_WORLD.values()
         for expression in expressions
     ]
     series = [one for world in OF_WORLD for one in input_series(world)]
-    got = query_series(folder, series, queries, at, rules)
-    half = len(expressions)
-    return {"plain": got[:half], "rollout": got[half:]}
+    got = iter(query_series(folder, series, queries, rules))
+    return {at: {world: [next(got) for _ in expressions] for world in OF_WORLD} for at in moments}
 
 
 def query_series(
     folder: Path,
     series: Sequence[Mapping[str, str]],
-    expressions: Sequence[str],
-    at: int,
+    expressions: Sequence[tuple[str, int]],
     rules: Sequence[Path],
 ) -> list[Mapping[Row, float]]:
-    """The results of the expressions over these series: promtool prints them, because nothing is expected."""
+    """The results of expressions at their moments: promtool prints them, because nothing is expected."""
     nothing = [{"labels": "nothing", "value": 1}]
-    queries = [{"expr": one, "eval_time": f"{at}s", "exp_samples": nothing} for one in expressions]
+    queries = [{"expr": one, "eval_time": f"{at}s", "exp_samples": nothing} for one, at in expressions]
     test = {"interval": f"{STEP}s", "input_series": series, "promql_expr_test": queries}
     names = [str(file) for file in rules]
     file = folder / "series.json"

@@ -75,15 +75,17 @@ def copy_rules(folder: Path, interval: str) -> list[str]:
     return copies
 
 
-def configuration(folder: Path, targets: Sequence[str], interval: str, alertmanager: str = "") -> str:
-    """The stack's prometheus.yml with other targets and paths that exist here, scraping and evaluating rules
-    at this interval.
+def configuration(
+    folder: Path, targets: Sequence[str], interval: str, alertmanager: str = "", evaluation: str = ""
+) -> str:
+    """The stack's prometheus.yml with other targets and paths that exist here, scraping and (unless
+    `evaluation` is given) evaluating rules at this interval.
     """
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"]["query_log_file"] = str(folder / "query_log_file.log")
-    config["global"]["evaluation_interval"] = interval
+    config["global"]["evaluation_interval"] = evaluation or interval
     config["rule_files"] = [str(folder / "prometheus" / file) for file in config["rule_files"]]
-    copy_rules(folder / "prometheus", interval)
+    copy_rules(folder / "prometheus", evaluation or interval)
     (manager,) = config["alerting"]["alertmanagers"]
     manager["file_sd_configs"] = [{"files": [str(folder / "alertmanagers/*.yml")]}]
     (job,) = config["scrape_configs"]
@@ -114,9 +116,13 @@ class StackPrometheus(Prometheus):
 
 @contextmanager
 def stack_prometheus(
-    folder: Path, targets: Sequence[str], alertmanager: str = "", interval: str = "1s"
+    folder: Path,
+    targets: Sequence[str],
+    alertmanager: str = "",
+    interval: str = "1s",
+    evaluation: str = "",
 ) -> Iterator[StackPrometheus]:
-    program = StackPrometheus(folder, configuration(folder, targets, interval, alertmanager))
+    program = StackPrometheus(folder, configuration(folder, targets, interval, alertmanager, evaluation))
     try:
         yield program
     finally:

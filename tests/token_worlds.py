@@ -6,7 +6,6 @@ that each amount is exact.
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from running import Prometheus, free_port
+from running import Prometheus, create_blocks, free_port
 
 HOUR, SCRAPE = 3600, 60
 # The hour of the examples; counters exist from an hour before to half an hour after it.
@@ -202,8 +201,7 @@ def stored(clusters: Sequence[ServingCluster], folder: Path) -> Iterator[Prometh
     """A Prometheus that has the samples of these clusters."""
     file = folder / "tokens.om"
     file.write_text(openmetrics(clusters))
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
-    subprocess.run(command, check=True, capture_output=True)
+    create_blocks(file, folder / "data")
     prometheus = Prometheus(folder, "global: {}\n", free_port())
     try:
         yield prometheus

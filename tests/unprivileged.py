@@ -6,10 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from prepared import MODULE, run_prepared
+from running import PATIENCE
 
 # The user that owns no files by convention; `nobody` on Debian.
 UID = 65534
@@ -27,6 +31,12 @@ def unprivileged_command(*arguments: str) -> list[str]:
     if python is None:
         pytest.skip(f"uid {UID} can run neither {sys.executable} nor a Python of this version in /usr/bin")
     return [*_setpriv(), python, *program]
+
+
+def run_unprivileged(env: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of gpuledger as that user until it exits."""
+    python, user = (python_for_all(), (UID, [UID])) if os.geteuid() == 0 else (sys.executable, None)
+    return run_prepared([python, *MODULE[1:], *words], os.environ | env, PATIENCE, user)
 
 
 def python_for_all() -> str:

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, expect
 from browser import open_tab
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from prepared import MODULE, run_prepared
-from running import PATIENCE, Server, gpuledger, serving, wait_until
+from running import PATIENCE, Server, gpuledger, serving, serving_prepared, wait_until
 from unprivileged import environment, python_for_all
 
 pytestmark = [
@@ -87,7 +87,7 @@ def machine(folder: Path, *arguments: str) -> Iterator[Machine]:
             *("--price.gpu-hour", "2", "--price.kwh", "0.3", "--price.currency", "EUR"),
         ]
         variables = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
-        with serving(*given, env=variables) as server:
+        with serving_prepared(*given, env=variables) as server:
             made = Machine(folder, pids, server)
 
             def is_booked() -> bool:

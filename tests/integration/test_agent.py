@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from gpuledger.agent.scrape.line_parser import page_format
 from gpuledger.agent.scrape.page_cache import PageCache
 from gpuledger.agent.scrape.series_labels import SeriesLabeler
-from running import PATIENCE, Program, free_port, get, gpuledger, serving, wait_until
+from running import PATIENCE, Program, free_port, get, gpuledger, serving_prepared, wait_until
 
 
 def write(file: Path, *addresses: str, key: str = "targetName") -> None:
@@ -73,7 +73,7 @@ def test_a_changed_file_is_reloaded_and_an_invalid_one_is_ignored(
     assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
     assert 'agent_targets{group="t0",state="down"} 1' in metrics(url)
     assert "The configuration file is invalid" in get(url).text
-    with serving("--source", "simulator") as node:
+    with serving_prepared("--source", "simulator") as node:
         write(file, "127.0.0.1:1", f"127.0.0.1:{node.port}")
         wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")
     assert "\ngpuledger_agent_config_last_reload_success 1\n" in metrics(url)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import busy_fleet
-from alert_page import STEP, Series, exposition, rules_of, specs
+from alert_page import STEP, Series, import_lines, rules_of, specs
 from alert_scenarios import SCENARIOS, Scenario
 from busy_fleet import fleet_series
 from dashboards import AGENTS, substituted
@@ -233,8 +233,9 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluated]:
     with victoria_metrics("-search.disableCache") as url:
         found = Evaluated(url, int(time.time() // 3600 - 3) * 3600, folder)
         scenarios = (one for scenario in SCENARIOS for one in scenario.series())
-        pages = exposition((*scenarios, *every_family_of_agent_and_operator()), found.begins)
-        httpx.post(f"{url}/api/v1/import/prometheus", content=pages, timeout=PATIENCE).raise_for_status()
+        lines = import_lines((*scenarios, *every_family_of_agent_and_operator()), found.begins)
+        content = "\n".join(lines)
+        httpx.post(f"{url}/api/v1/import", content=content, timeout=PATIENCE).raise_for_status()
         get(f"{url}/internal/force_flush")
         for names in REPLAYS:
             found.replay(names)

@@ -24,7 +24,7 @@ sys.exit(main(["demo", *sys.argv[1:]]))
 @contextmanager
 def started(*command: str) -> Iterator[tuple[Program, list[str]]]:
     """A program that has logged its page, and the lines before that."""
-    program = Program(command, {"GPULEDGER_STATE_DIR": "", "GPULEDGER_CONTROL_SOCKET": ""})
+    program = Program(command, {"GPULEDGER_STATE_DIR": "", "GPULEDGER_CONTROL_SOCKET": ""}, prepared=True)
     try:
         program.wait_line("page: http://")
         before = [line for line in program.lines if "page: http://" not in line]
@@ -83,7 +83,9 @@ def test_a_demo_that_is_stopped_while_it_makes_books_names_no_page(tmp_path: Pat
     # A month takes minutes.
     script.write_text(DEMO.replace("900.0", "2_592_000.0"))
     program = Program(
-        (MODULE[0], str(script), "--listen-address", "127.0.0.1:0"), {"GPULEDGER_STATE_DIR": ""}
+        (MODULE[0], str(script), "--listen-address", "127.0.0.1:0"),
+        {"GPULEDGER_STATE_DIR": ""},
+        prepared=True,
     )
     try:
         folder = Path(program.wait_line(r"ledger in (\S+)/")[1])

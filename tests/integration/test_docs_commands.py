@@ -82,8 +82,9 @@ teams: [{team: vision, namespace: "vision*"}, {team: nlp, user: [ann]}, {team: r
 """
 # Times in September, October and November 2026, the months of the pages.
 MONTHS = (1_789_000_000, 1_792_000_000, 1_795_000_000)
-# `idle` lists what has been held for half an hour. Reads more than a minute apart would leave time unwatched.
-TICK, TICKS = 55.0, 44
+# `idle` lists what has been held for half an hour; earlier books are shorter. Reads more than a minute apart
+# would leave time unwatched.
+TICK, TICKS, EARLIER = 55.0, 44, 12
 
 # What a reader has in other places than this test: by pattern, a key of `World.places`.
 REPLACED = (
@@ -137,8 +138,8 @@ class World:
     books: Path
 
 
-def write_books(folder: Path, moment: float) -> None:
-    """Forty minutes of the node, from this time on: a node that ran from one to the next would take long."""
+def write_books(folder: Path, moment: float, ticks: int) -> None:
+    """Minutes of the node, from this time on: a node that ran from one to the next would take long."""
     clock = FakeClock(moment)
     limits = RetentionLimits(detail=float("inf"), hours=float("inf"))
     store = Store(folder, "simulator", "", clock, limits)
@@ -153,7 +154,7 @@ def write_books(folder: Path, moment: float) -> None:
         interval=TICK,
     )
     try:
-        for _ in range(TICKS):
+        for _ in range(ticks):
             node.tick()
             clock.advance(TICK)
     finally:
@@ -177,8 +178,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         (folder / "bin" / name).symlink_to("/bin/true")
     books = folder / "books"
     books.mkdir()
-    for moment in (*MONTHS, time() - 7 * 86_400, time() - TICKS * TICK - 20):
-        write_books(books, moment)
+    for moment in (*MONTHS, time() - 7 * 86_400):
+        write_books(books, moment, EARLIER)
+    write_books(books, time() - TICKS * TICK - 20, TICKS)
     (folder / "live").mkdir()
     shutil.copy(
         books / "simulator.db", folder / "live" / f"simulator-{str(folder).replace('/', '_')}_node.yaml.db"

@@ -196,6 +196,100 @@ def test_promtool_accepts_the_scrape_configuration(values: Mapping[str, Any], tm
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_monitor_scrapes_with_tls_and_a_password(kind: str, tmp_path: Path) -> None:
+    """The operator writes the certificate into a file and the password into the configuration."""
+    made = Certificates(tmp_path)
+    secret = {"name": "scrape", "key": "ca"}
+    values = {
+        **SIMULATED,
+        "port": free_port(),
+        "web": {
+            "config": {
+                "tls_server_config": {
+                    "cert_file": str(made.crt("server")),
+                    "key_file": str(made.key("server")),
+                },
+                "basic_auth_users": {"prometheus": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()},
+            }
+        },
+        KINDS[kind]: {
+            **FAST,
+            "tlsConfig": {"ca": {"secret": secret}, "serverName": "localhost"},
+            "basicAuth": {part: {"name": "scrape", "key": part} for part in ("username", "password")},
+        },
+    }
+    (tmp_path / f"secret_{NAMESPACE}_scrape_ca").write_text(made.crt("ca").read_text())
+    operated = OperatedPrometheus(
+        certificates=str(tmp_path),
+        secrets=secrets_of(username="prometheus", password="secret"),
+    )
+    with exporter(values), prometheus(configuration(values, tmp_path, operated)) as real:
+        real.wait_query("up == 1")
+
+
+def test_openshift_renames_labels_of_owners(tmp_path: Path) -> None:
+    """Its Prometheus for user workloads overrides honorLabels and enforces the namespace."""
+    values = {**SIMULATED, "port": free_port(), "serviceMonitor": FAST}
+    with exporter(values), prometheus(configuration(values, tmp_path, OPENSHIFT_USER_WORKLOAD)) as real:
+        real.wait_query("gpuledger_process_info")
+        (process,) = labels_of(real, 'gpuledger_process_info{pid="20351"}')
+        assert (process["namespace"], process["pod"]) == (NAMESPACE, "gpuledger-node-1")
+        assert (process["exported_namespace"], process["exported_pod"]) == (OWNER.namespace, OWNER.pod)
+
+
+def replaced_pods(kind: str, ports: Sequence[int], folder: Path) -> dict[str, Any]:
+    """The operator's configuration for the old and the new pod of a node."""
+    name = KINDS[kind]
+    values = {**SIMULATED, "rules": {"enabled": True}, name: FAST}
+    found = []
+    for pod, port in zip(("gpuledger-old", "gpuledger-new"), ports, strict=True):
+        found += [{**one, "__meta_kubernetes_pod_name": pod} for one in targets({**values, "port": port})]
+    return dict(yaml.safe_load(configuration(values, folder, found=found)))
+
+
+def test_the_energy_of_a_replaced_pod_is_that_of_its_ledger(tmp_path: Path) -> None:
+    """Also with two scrapers: the ServiceMonitor and the PodMonitor. The next pod continues the ledger."""
+    ports = (free_port(), free_port())
+    first, second = (replaced_pods(kind, ports, tmp_path) for kind in KINDS)
+    first["scrape_configs"] += second["scrape_configs"]
+    settings = {"config": {"interval": "500ms", "energy.zero_hold": "3s"}, "serviceMonitor": FAST}
+    state = {"source": "nvml", **settings, "state": {"dir": str(tmp_path / "state")}}
+    card = NvmlGpu(energy=1_000_000, power=200_000)
+    driver = NvmlState(tmp_path / "driver", [card]).write()
+    env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(driver.path)}
+    energy = "gpuledger_device_energy_joules_total"
+
+    def scrapes(port: int) -> str:
+        return f'min(count_over_time(gpuledger_ticks_total{{instance="127.0.0.1:{port}"}}[1m])) > 8'
+
+    with prometheus(str(yaml.safe_dump(first))) as real:
+        started = time.monotonic()
+        with exporter({**state, "port": ports[0]}, env):
+            ((_, begins),) = (row["value"][::-1] for row in real.wait_query(f"count({energy})"))  # type: ignore[index]
+            real.wait_query(scrapes(ports[0]))
+        # The test library counts from each start of the program: 200 W in mJ/s.
+        card.numbers["energy"] += int(200_000 * (time.monotonic() - started))
+        driver.write()
+        with exporter({**state, "port": ports[1]}, env):
+            real.wait_query(scrapes(ports[1]))
+            ends = time.time()
+        both = {one["instance"] for one in labels_of(real, f"last_over_time({energy}[1m])")}
+        assert both == {f"127.0.0.1:{port}" for port in ports}
+        window = f"[{int(ends - begins)}s] @ {ends:.3f}"
+
+        def number(expression: str) -> float:
+            (row,) = real.query(expression)
+            return float(row["value"][1])  # type: ignore[index]
+
+        at = [f"sum(max by (uuid) ({energy} @ {moment:.3f}))" for moment in (ends, begins)]
+        booked = number(" - ".join(at))
+        title = panel("gpuledger-energy", "GPU energy")["targets"][0]["expr"]
+        shown = number(substituted(title, {**FIXED, **EVERYTHING}).replace(f"[{FIXED['__range']}]", window))
+        assert shown == pytest.approx(booked / 3.6e6, rel=0.1)
+
+
+# From here on with `installed`, which runs until the end.
 def test_a_port_that_another_scraper_reads_is_not_scraped(installed: InstalledChart) -> None:
     answer = get(installed.real.url + "/api/v1/targets").json()["data"]
     assert [one["scrapeUrl"] for one in answer["activeTargets"]] == [f"http://{installed.instance}/metrics"]
@@ -319,96 +413,3 @@ def test_a_panel_has_the_rows_of_a_scrape_without_kubernetes(
         assert len(labels_of(installed.real, expression)) == len(labels_of(installed.plain, expression))
 
     wait_for_each(panel_queries(uid), has_the_same_rows)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_monitor_scrapes_with_tls_and_a_password(kind: str, tmp_path: Path) -> None:
-    """The operator writes the certificate into a file and the password into the configuration."""
-    made = Certificates(tmp_path)
-    secret = {"name": "scrape", "key": "ca"}
-    values = {
-        **SIMULATED,
-        "port": free_port(),
-        "web": {
-            "config": {
-                "tls_server_config": {
-                    "cert_file": str(made.crt("server")),
-                    "key_file": str(made.key("server")),
-                },
-                "basic_auth_users": {"prometheus": bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()},
-            }
-        },
-        KINDS[kind]: {
-            **FAST,
-            "tlsConfig": {"ca": {"secret": secret}, "serverName": "localhost"},
-            "basicAuth": {part: {"name": "scrape", "key": part} for part in ("username", "password")},
-        },
-    }
-    (tmp_path / f"secret_{NAMESPACE}_scrape_ca").write_text(made.crt("ca").read_text())
-    operated = OperatedPrometheus(
-        certificates=str(tmp_path),
-        secrets=secrets_of(username="prometheus", password="secret"),
-    )
-    with exporter(values), prometheus(configuration(values, tmp_path, operated)) as real:
-        real.wait_query("up == 1")
-
-
-def test_openshift_renames_labels_of_owners(tmp_path: Path) -> None:
-    """Its Prometheus for user workloads overrides honorLabels and enforces the namespace."""
-    values = {**SIMULATED, "port": free_port(), "serviceMonitor": FAST}
-    with exporter(values), prometheus(configuration(values, tmp_path, OPENSHIFT_USER_WORKLOAD)) as real:
-        real.wait_query("gpuledger_process_info")
-        (process,) = labels_of(real, 'gpuledger_process_info{pid="20351"}')
-        assert (process["namespace"], process["pod"]) == (NAMESPACE, "gpuledger-node-1")
-        assert (process["exported_namespace"], process["exported_pod"]) == (OWNER.namespace, OWNER.pod)
-
-
-def replaced_pods(kind: str, ports: Sequence[int], folder: Path) -> dict[str, Any]:
-    """The operator's configuration for the old and the new pod of a node."""
-    name = KINDS[kind]
-    values = {**SIMULATED, "rules": {"enabled": True}, name: FAST}
-    found = []
-    for pod, port in zip(("gpuledger-old", "gpuledger-new"), ports, strict=True):
-        found += [{**one, "__meta_kubernetes_pod_name": pod} for one in targets({**values, "port": port})]
-    return dict(yaml.safe_load(configuration(values, folder, found=found)))
-
-
-def test_the_energy_of_a_replaced_pod_is_that_of_its_ledger(tmp_path: Path) -> None:
-    """Also with two scrapers: the ServiceMonitor and the PodMonitor. The next pod continues the ledger."""
-    ports = (free_port(), free_port())
-    first, second = (replaced_pods(kind, ports, tmp_path) for kind in KINDS)
-    first["scrape_configs"] += second["scrape_configs"]
-    settings = {"config": {"interval": "500ms", "energy.zero_hold": "3s"}, "serviceMonitor": FAST}
-    state = {"source": "nvml", **settings, "state": {"dir": str(tmp_path / "state")}}
-    card = NvmlGpu(energy=1_000_000, power=200_000)
-    driver = NvmlState(tmp_path / "driver", [card]).write()
-    env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(driver.path)}
-    energy = "gpuledger_device_energy_joules_total"
-
-    def scrapes(port: int) -> str:
-        return f'min(count_over_time(gpuledger_ticks_total{{instance="127.0.0.1:{port}"}}[1m])) > 8'
-
-    with prometheus(str(yaml.safe_dump(first))) as real:
-        started = time.monotonic()
-        with exporter({**state, "port": ports[0]}, env):
-            ((_, begins),) = (row["value"][::-1] for row in real.wait_query(f"count({energy})"))  # type: ignore[index]
-            real.wait_query(scrapes(ports[0]))
-        # The test library counts from each start of the program: 200 W in mJ/s.
-        card.numbers["energy"] += int(200_000 * (time.monotonic() - started))
-        driver.write()
-        with exporter({**state, "port": ports[1]}, env):
-            real.wait_query(scrapes(ports[1]))
-            ends = time.time()
-        both = {one["instance"] for one in labels_of(real, f"last_over_time({energy}[1m])")}
-        assert both == {f"127.0.0.1:{port}" for port in ports}
-        window = f"[{int(ends - begins)}s] @ {ends:.3f}"
-
-        def number(expression: str) -> float:
-            (row,) = real.query(expression)
-            return float(row["value"][1])  # type: ignore[index]
-
-        at = [f"sum(max by (uuid) ({energy} @ {moment:.3f}))" for moment in (ends, begins)]
-        booked = number(" - ".join(at))
-        title = panel("gpuledger-energy", "GPU energy")["targets"][0]["expr"]
-        shown = number(substituted(title, {**FIXED, **EVERYTHING}).replace(f"[{FIXED['__range']}]", window))
-        assert shown == pytest.approx(booked / 3.6e6, rel=0.1)

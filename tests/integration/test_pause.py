@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from ledger_helpers import assert_books_balance, rows
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import PATIENCE, Program, Server, gpuledger, one_line, serving, wait_until
+from prepared import MODULE
+from running import PATIENCE, Program, Server, gpuledger, one_line, serving_prepared, wait_until
 
 QUICK = ("--source", "nvml", "--interval", "100ms")
 
@@ -70,7 +70,7 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def server(machine: Machine) -> Iterator[Server]:
-    with serving(*QUICK, env=machine.environment) as running:
+    with serving_prepared(*QUICK, env=machine.environment) as running:
         running.wait_ticks(3)
         yield running
 
@@ -165,9 +165,7 @@ def test_a_signal_during_a_pause_exits_cleanly(
 def test_collect_every_can_be_paused_and_its_file_shows_it(machine: Machine) -> None:
     page = machine.folder / "gpu.prom"
     words = ["collect", "--every", "100ms", "--textfile-dir", str(machine.folder), "--file", page.name]
-    program = Program(
-        [sys.executable, "-m", "gpuledger", *words, *QUICK, "--dialect", "native"], machine.environment
-    )
+    program = Program([*MODULE, *words, *QUICK, "--dialect", "native"], machine.environment, prepared=True)
     try:
         wait_until(lambda: page.exists() and "gpuledger_device_up" in page.read_text(), "a page")
         machine.run("pause")

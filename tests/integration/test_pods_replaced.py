@@ -41,16 +41,29 @@ KWH = 3.6e6
 BOUND = 0.03
 
 
+# While both pods are scraped.
+OVERLAPS = (REPLACED + 15, GONE + 15)
+Results = dict[str, dict[PanelQuery, Mapping[Row, float]]]
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[PanelQuery, Mapping[Row, float]]]:
-    found = query_worlds(
-        tmp_path_factory.mktemp("worlds"), [one.expression for one in QUERIES], AT, [RECORDING]
-    )
-    return {world: dict(zip(QUERIES, rows, strict=True)) for world, rows in found.items()}
+def at_moments(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Results]:
+    """The results of all panels at the end and during both overlaps."""
+    expressions = [one.expression for one in QUERIES]
+    found = query_worlds(tmp_path_factory.mktemp("worlds"), expressions, (AT, *OVERLAPS), [RECORDING])
+    return {
+        at: {world: dict(zip(QUERIES, rows, strict=True)) for world, rows in worlds.items()}
+        for at, worlds in found.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def results(at_moments: dict[int, Results]) -> Results:
+    return at_moments[AT]
 
 
 def test_every_panel_has_the_numbers_of_a_node_that_one_target_scrapes(
-    results: dict[str, dict[PanelQuery, Mapping[Row, float]]],
+    results: Results,
 ) -> None:
     def is_equal(query: PanelQuery) -> None:
         expected, found = results["plain"][query], results["rollout"][query]
@@ -62,7 +75,7 @@ def test_every_panel_has_the_numbers_of_a_node_that_one_target_scrapes(
 
 
 def test_every_sum_of_a_time_range_is_compared(
-    results: dict[str, dict[PanelQuery, Mapping[Row, float]]],
+    results: Results,
 ) -> None:
     sums = [query for query in QUERIES if "increase(" in query.expression]
     assert len(sums) > 40
@@ -86,9 +99,7 @@ SUMS = {
 
 
 @pytest.mark.parametrize(("uid", "title", "namespace"), SUMS)
-def test_a_sum_is_that_of_the_accounts(
-    results: dict[str, dict[PanelQuery, Mapping[Row, float]]], uid: str, title: str, namespace: str
-) -> None:
+def test_a_sum_is_that_of_the_accounts(results: Results, uid: str, title: str, namespace: str) -> None:
     """Jobs of five seconds have all their energy and time, at scrape intervals of 30 and 60 s."""
     shown = panel(uid, title)
     expression = column(uid, title, "Energy") if shown["type"] == "table" else shown["targets"][0]["expr"]
@@ -102,24 +113,23 @@ def test_jobs_of_five_seconds_have_all_their_energy(tmp_path: Path) -> None:
     intervals = (15, 30, 60)
     series = [one for interval in intervals for one in short_jobs(interval)]
     query = "sum by (uuid) (increase(gpuledger:energy_joules:max[2h]))"
-    (rows,) = query_series(tmp_path, series, [query], ENDS, [RECORDING])
+    (rows,) = query_series(tmp_path, series, [(query, ENDS)], [RECORDING])
     found = {dict(row)["uuid"]: joules for row, joules in rows.items()}
     expected = {f"GPU-{interval}": float(SHORT_JOBS * JOB_JOULES) for interval in intervals}
     # increase() extrapolates each series to both sides by half the distance of its samples.
     assert found == pytest.approx(expected, rel=0.04)
 
 
-@pytest.mark.parametrize("at", [REPLACED + 15, GONE + 15])
-def test_no_panel_fails_while_two_pods_overlap(at: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", OVERLAPS)
+def test_no_panel_fails_while_two_pods_overlap(at: int, at_moments: dict[int, Results]) -> None:
     """Rows are the same. Values are not compared: counters that restart are counted five minutes later."""
-    found = query_worlds(tmp_path, [one.expression for one in QUERIES], at, [RECORDING])
-    rows = zip(QUERIES, found["plain"], found["rollout"], strict=True)
-    assert [str(query) for query, expected, other in rows if expected.keys() != other.keys()] == []
+    plain, rollout = at_moments[at].values()
+    assert [str(query) for query in QUERIES if plain[query].keys() != rollout[query].keys()] == []
 
 
 def test_without_recording_rules_a_sum_is_missing_and_not_zero(tmp_path: Path) -> None:
     sums = [query for query in QUERIES if "increase(gpuledger:" in query.expression]
-    found = query_worlds(tmp_path, [query.expression for query in sums], AT, [])
+    found = query_worlds(tmp_path, [query.expression for query in sums], [AT], [])[AT]
     assert [str(query) for query, rows in zip(sums, found["plain"], strict=True) if rows] == []
     texts = {query.panel["fieldConfig"]["defaults"]["noValue"] for query in sums}
     assert [text for text in texts if "recording rules are missing" not in text] == []

@@ -14,7 +14,7 @@ import pytest
 from gpuledger.dialects.settings import DEFAULT_DIALECTS
 from gpuledger.model.snapshot import Snapshot
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import PATIENCE, gpuledger, serving, wait_until
+from running import PATIENCE, gpuledger, serving_prepared, wait_until
 from unit.sources.replay.support import Pages, deep, read
 
 # Metrics of a node about itself, not about the machine.
@@ -50,7 +50,7 @@ def test_a_recording_is_replayed_with_the_metrics_of_each_reading(tmp_path: Path
         "identifiers NOT masked: the file shows who works on what\n"
     )
     expected = data_lines(Pages(DEFAULT_DIALECTS).of(recorded[0]).decode())
-    with serving("--source", f"replay:{path}", "--speed", "0.01", "--interval", "100ms") as server:
+    with serving_prepared("--source", f"replay:{path}", "--speed", "0.01", "--interval", "100ms") as server:
         server.wait_ticks(2)
         page = server.get().text
         assert data_lines(page) == expected
@@ -61,7 +61,7 @@ def test_a_recording_is_replayed_with_the_metrics_of_each_reading(tmp_path: Path
 def test_the_end_of_a_recording_is_reported_without_invented_data(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     gpuledger("record", str(path), "--source", "simulator", "--every", "100ms", "--for", "300ms")
-    with serving("--source", f"replay:{path}", "--speed", "100", "--interval", "100ms") as server:
+    with serving_prepared("--source", f"replay:{path}", "--speed", "100", "--interval", "100ms") as server:
         wait_until(lambda: "recording short.jsonl ended" in server.get("/health").text, "the end")
         assert "gpuledger_device_up{" not in server.get("/metrics/native").text
         server.wait_line("restart gpuledger to replay it again")

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ledger_helpers import assert_books_balance
-from running import PATIENCE, Server, gpuledger, serving, wait_until
+from running import PATIENCE, Server, gpuledger, serving_prepared, wait_until
 
 QUICK = ("--source", "simulator", "--interval", "100ms", "--speed", "20")
 LOOK = "reload: {interval: 50ms}\n"
@@ -76,7 +76,7 @@ def test_an_updated_config_map_takes_effect_without_a_gap_and_the_ledger_continu
     folder.mkdir()
     file = config_map(folder, LOOK + "metric_prefix: site0\n", 0)
     flags = (*QUICK, "--config", str(file), "--state-dir", str(tmp_path / "books"))
-    with serving(*flags) as server:
+    with serving_prepared(*flags) as server:
         server.wait_ticks(3)
         with scraped(server, "/metrics/energy") as answers:
             for generation in range(1, 4):
@@ -100,7 +100,7 @@ def test_an_updated_config_map_takes_effect_without_a_gap_and_the_ledger_continu
 def test_sighup_reloads_immediately_when_file_checks_are_disabled(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     put(file, "reload: {interval: 0}\n")
-    with serving(*QUICK, "--config", str(file)) as server:
+    with serving_prepared(*QUICK, "--config", str(file)) as server:
         server.wait_ticks(1)
         put(file, "metric_prefix: site\n")
         server.process.send_signal(signal.SIGHUP)
@@ -109,7 +109,7 @@ def test_sighup_reloads_immediately_when_file_checks_are_disabled(tmp_path: Path
 
 
 def test_sighup_without_a_file_changes_nothing() -> None:
-    with serving(*QUICK) as server:
+    with serving_prepared(*QUICK) as server:
         server.wait_ticks(1)
         server.process.send_signal(signal.SIGHUP)
         server.wait_line("settings reloaded: nothing has changed")
@@ -122,7 +122,7 @@ def test_an_invalid_file_keeps_the_last_good_settings_and_is_reported_until_fixe
 ) -> None:
     file = tmp_path / "c.yaml"
     put(file, LOOK + "metric_prefix: site\n")
-    with serving(*QUICK, "--config", str(file)) as server:
+    with serving_prepared(*QUICK, "--config", str(file)) as server:
         server.wait_ticks(1)
         put(file, LOOK + bad)
         wait_until(reloads(server, success=False), "the report of the invalid file")
@@ -143,7 +143,9 @@ def test_an_invalid_file_keeps_the_last_good_settings_and_is_reported_until_fixe
 def test_settings_that_need_a_restart_are_named_and_the_others_apply(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     put(file, LOOK)
-    with serving("--interval", "100ms", "--config", str(file), env={"GPULEDGER_SOURCE": ""}) as server:
+    with serving_prepared(
+        "--interval", "100ms", "--config", str(file), env={"GPULEDGER_SOURCE": ""}
+    ) as server:
         # The variable overrides the file for the source; state_dir does not change.
         put(file, f"{LOOK}source: simulator\nstate_dir: {tmp_path}\nmetric_prefix: site\n")
         named = server.wait_line('changed settings that need a restart of gpuledger: (.*)"')
@@ -155,7 +157,7 @@ def test_settings_that_need_a_restart_are_named_and_the_others_apply(tmp_path: P
 def test_a_reload_during_a_pause_applies_and_the_pause_continues(tmp_path: Path) -> None:
     file, control = tmp_path / "c.yaml", tmp_path / "control.sock"
     put(file, LOOK)
-    with serving(*QUICK, "--config", str(file), "--control.socket", str(control)) as server:
+    with serving_prepared(*QUICK, "--config", str(file), "--control.socket", str(control)) as server:
         server.wait_ticks(1)
         assert gpuledger("pause", "--control.socket", str(control)).returncode == 0
         put(file, LOOK + "metric_prefix: site\n")

@@ -7,17 +7,16 @@ address, and a node that a second job scrapes for a while.
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
 
-from running import Prometheus, free_port, gpuledger
+from running import Prometheus, create_blocks, free_port, gpuledger
 
 # One worker, with one Prometheus for all tests.
 pytestmark = pytest.mark.group("days")
@@ -162,9 +161,8 @@ def stored_days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prom
     """A Prometheus with the data of two nodes over four days."""
     folder, days = tmp_path_factory.mktemp("days"), GeneratedDays()
     file = folder / "days.om"
-    Path(file).write_text(days.text())
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
-    subprocess.run(command, check=True, capture_output=True)
+    file.write_text(days.text())
+    create_blocks(file, folder / "data")
     real = Prometheus(folder, "global: {}\n", free_port())
     try:
         yield real, days
@@ -172,6 +170,7 @@ def stored_days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prom
         real.stop()
 
 
+@cache
 def report(real: Prometheus, *arguments: str) -> dict[str, Any]:
     between = [datetime.fromtimestamp(at, UTC).isoformat() for at in (SINCE, UNTIL)]
     flags = ("--since", between[0], "--until", between[1], "--format", "json")

@@ -1,4 +1,4 @@
-"""Reports of eight simulated GPUs on three calendar days, 36 hours, compared with the true energy."""
+"""Reports of eight simulated GPUs on three calendar days, 27 hours, compared with the true energy."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ gpus:
          slurm: {job: "4712", step: "0"}}
   - <<: *card
     processes:
-      - {name: jupyter, user: carl, memory: 9GB, load: 0.2, busy: 30m, quiet: 5h, start: 270m, stop: 30h}
+      - {name: jupyter, user: carl, memory: 9GB, load: 0.2, busy: 30m, quiet: 5h, start: 270m, stop: 25h}
   - <<: *card
 allocations:
   - {gpu: 4, start: 3h, stop: 13h, pod: {namespace: research, name: forgotten-0, container: main}}
@@ -109,7 +109,7 @@ faults:
   - {kind: process_list_fails, gpu: 6, at: 12h, for: 3m}
 """
 # The program's runs in scenario seconds: it is killed once, and stopped for an hour.
-RUNS = ((0.0, 8 * HOUR, "kill"), (8 * HOUR + 60, 17 * HOUR, "stop"), (18 * HOUR, 36 * HOUR, "stop"))
+RUNS = ((0.0, 8 * HOUR, "kill"), (8 * HOUR + 60, 17 * HOUR, "stop"), (18 * HOUR, 27 * HOUR, "stop"))
 
 
 @dataclass
@@ -264,7 +264,7 @@ def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -
 
 @pytest.mark.parametrize("by", [*KEYS, "label:team"])
 def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path, by: str) -> None:
-    middle = (int(UNIX) // HOUR + 6) * HOUR
+    middle = (int(UNIX) // HOUR + 2) * HOUR
     wanted = [(by, between) for between in (EVER, (middle, middle + DAY), (middle, middle + HOUR))]
     before = reports_of(days.file, wanted)
     assert all(report.lines for report in before)
@@ -277,7 +277,7 @@ def test_explanations_add_up_to_the_report(
     days: Days, partly: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_reports_of_rows_once(monkeypatch)
-    middle = int(UNIX) // HOUR + 10
+    middle = int(UNIX) // HOUR + 2
     prices = Prices(kwh=Decimal("0.3"), gpu_hour=Decimal("2.4"))
     for file in (days.file, partly):
         for since, until in ((0, EVER[1] // HOUR), (middle, middle + 24)):
@@ -309,8 +309,8 @@ def test_gpu_hours_match_the_scenario(days: Days) -> None:
         ("nlp", "chat-0"): 17.5 - away,
         # 60 of 132 multiprocessors, until the MIG layout changed.
         ("research", "mig-a"): (19 - away) * 60 / 132,
-        ("research", "mig-c"): 16.5 * 64 / 132,
-        ("research", "train-0"): 36 - away,
+        ("research", "mig-c"): 7.5 * 64 / 132,
+        ("research", "train-0"): 27 - away,
     }
     for key, hours in known.items():
         assert float(pods[key].resident or 0) / HOUR == pytest.approx(hours, abs=two_steps), key

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         yield prometheus
 
 
+@cache
 def report(
     serving: Prometheus,
     cluster: str,

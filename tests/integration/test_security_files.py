@@ -6,7 +6,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +13,13 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from prepared import MODULE, run_prepared
 from receipt_books import write_books
-from running import PATIENCE, Program, serving, wait_until
-from unprivileged import UID, environment, unprivileged_command
+from running import PATIENCE, Program, serving_prepared, wait_until
+from unprivileged import UID, environment, run_unprivileged, unprivileged_command
 
+# One worker, which writes the ledger once.
+pytestmark = pytest.mark.group("security")
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 UMASKS = (0o000, 0o077)
 
@@ -96,15 +98,7 @@ READERS = {
 def test_a_command_that_reads_needs_to_write_nothing(command: str, books: Path) -> None:
     before = modes(books.parent)
     words = command.replace("BOOKS", str(books)).split()
-    done = subprocess.run(
-        unprivileged_command(*words),
-        env=os.environ | nowhere(),
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_unprivileged(nowhere(), *words)
     assert (done.returncode, "ermission" in done.stderr) == (READERS[command], False), done.stderr
     assert modes(books.parent) == before
 
@@ -113,21 +107,13 @@ def test_a_command_that_reads_needs_to_write_nothing(command: str, books: Path) 
 def test_the_ledger_of_a_running_node_is_read_without_writing(tmp_path: Path) -> None:
     """Its write-ahead log and shared memory are files of another user."""
     folder = tmp_path / "books"
-    with serving("--source", "simulator", "--state-dir", str(folder)) as node:
+    with serving_prepared("--source", "simulator", "--state-dir", str(folder)) as node:
         node.wait_ticks()
         wait_until(lambda: list(folder.glob("*.db-wal")), "the write-ahead log")
         open_for_reading(tmp_path)
 
         def report() -> subprocess.CompletedProcess[str] | None:
-            done = subprocess.run(
-                unprivileged_command("report", "--state-dir", str(folder)),
-                env=os.environ | nowhere(),
-                cwd="/",
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
+            done = run_unprivileged(nowhere(), "report", "--state-dir", str(folder))
             return None if "no watched time yet" in done.stderr else done
 
         done = wait_until(report, "two stored readings")
@@ -173,7 +159,7 @@ def test_a_node_writes_private_files_and_only_to_its_state_directory(tmp_path: P
 @pytest.mark.parametrize("umask", UMASKS, ids=oct)
 def test_a_fleet_writes_nothing(tmp_path: Path, umask: int) -> None:
     home = private_folder(tmp_path / "home")
-    with serving("--source", "simulator") as node:
+    with serving_prepared("--source", "simulator") as node:
         words = ("fleet", "--node", f"127.0.0.1:{node.port}", "--listen-address", "127.0.0.1:0")
         command = with_umask(umask, unprivileged_command(*words))
         with program(command, nowhere(HOME=str(home)), "listening on") as fleet:
@@ -194,16 +180,9 @@ FIXED = {"books backup OUT/copy.db": 0o600, "collect --source simulator --textfi
 def run_into(command: str, umask: int, books: Path, out: Path) -> None:
     out.mkdir(mode=0o777)
     copied = shutil.copytree(books, out.parent / "ledger")
-    words = ["gpuledger", *command.replace("OUT", str(out)).split()]
+    words = command.replace("OUT", str(out)).split()
     env = {**os.environ, "GPULEDGER_STATE_DIR": str(copied), "GPULEDGER_CONTROL_SOCKET": "none"}
-    done = subprocess.run(
-        with_umask(umask, [sys.executable, "-m", *words]),
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_prepared([*MODULE, *words], env, PATIENCE, umask=umask)
     assert done.returncode == 0, done.stderr
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from running import PATIENCE, Program, free_port, get, gpuledger, serving, wait_until
+from prepared import MODULE
+from running import PATIENCE, Program, free_port, get, gpuledger, serving_prepared, wait_until
 from sockets import listening, named_sockets
 
 AGENT = "remote_write: [{url: 'http://127.0.0.1:1/write', name: nobody}]\n"
@@ -20,8 +20,8 @@ OPERATOR = ("operator", "--kubernetes-api", "http://127.0.0.1:1", "--namespace",
 
 
 @contextmanager
-def program(*words: str, until: str, env: dict[str, str] | None = None) -> Iterator[Program]:
-    started = Program([sys.executable, "-m", "gpuledger", *words], env)
+def program(*words: str, until: str, prepared: bool = False) -> Iterator[Program]:
+    started = Program([*MODULE, *words], prepared=prepared)
     try:
         started.wait_line(until)
         yield started
@@ -87,7 +87,7 @@ def statuses(url: str, *hosts: str) -> list[int]:
 
 def test_a_loopback_server_rejects_the_host_names_of_other_sites(tmp_path: Path) -> None:
     """This prevents DNS rebinding, by which a web page could read the server through a browser."""
-    with serving("--source", "simulator") as server:
+    with serving_prepared("--source", "simulator") as server:
         found = statuses(server.url, "evil.example", "localhost", f"127.0.0.1:{server.port}")
         assert found == [421, 200, 200]
     file = tmp_path / "agent.yaml"
@@ -95,13 +95,13 @@ def test_a_loopback_server_rejects_the_host_names_of_other_sites(tmp_path: Path)
     words = ("agent", "--config", str(file), "--queue-directory", str(tmp_path / "queue"), "--drain", "0s")
     port = free_port()
     for one in (words, OPERATOR):
-        with program(*one, "--listen-address", f"127.0.0.1:{port}", until="listening on"):
+        with program(*one, "--listen-address", f"127.0.0.1:{port}", until="listening on", prepared=True):
             found = statuses(f"http://127.0.0.1:{port}/metrics", "evil.example", "localhost")
             assert found == [421, 200], one[0]
 
 
 def test_http_changes_nothing_and_sends_no_cors_headers() -> None:
-    with serving("--source", "simulator") as server:
+    with serving_prepared("--source", "simulator") as server:
         for path in ("/", "/metrics", "/api/v1/snapshot", "/-/healthy"):
             for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
                 refused = httpx.request(method, server.url + path, trust_env=False, timeout=PATIENCE)
@@ -113,7 +113,7 @@ def test_http_changes_nothing_and_sends_no_cors_headers() -> None:
 def test_host_names_can_be_changed_by_a_reload(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text("web: {hosts: [gpu-1.lab]}\nreload.interval: 1s\n")
-    with serving("--source", "simulator", "--config", str(file)) as server:
+    with serving_prepared("--source", "simulator", "--config", str(file)) as server:
         assert statuses(server.url, "gpu-1.lab", "other.lab") == [200, 421]
         file.write_text("web: {hosts: ['*']}\nreload.interval: 1s\n")
         wait_until(lambda: statuses(server.url, "gpu-1.lab", "other.lab") == [200, 200], "the new host names")
@@ -125,7 +125,7 @@ def test_limits_are_set_by_flags_and_a_changed_limit_needs_a_restart(tmp_path: P
     # Removed settings are accepted, and logged.
     removed = ("--web.limits.connections-per-client", "2", "--web.limits.requests-per-client=9")
     arguments = ("--config", str(file), "--web.limits.connections", "2", *removed)
-    with serving("--source", "simulator", *arguments) as server:
+    with serving_prepared("--source", "simulator", *arguments) as server:
         line = server.wait_line("no effect: ").string
         assert "--web.limits.connections-per-client, --web.limits.requests-per-client" in line
         with (
@@ -144,7 +144,7 @@ def test_limits_are_set_by_flags_and_a_changed_limit_needs_a_restart(tmp_path: P
 def test_the_operator_enforces_the_same_limits_and_host_names() -> None:
     port = free_port()
     limits = ("--web.limits.connections", "2", "--web.limits.headers", "9", "--web.hosts", "operator.lab")
-    with program(*OPERATOR, *limits, "--listen-address", f":{port}", until="listening on"):
+    with program(*OPERATOR, *limits, "--listen-address", f":{port}", until="listening on", prepared=True):
         url = f"http://127.0.0.1:{port}"
         assert statuses(f"{url}/metrics", "operator.lab", "other.lab") == [200, 421]
         many = {f"x-{number}": "y" for number in range(9)}

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import PATIENCE, Program, get, gpuledger, serving, wait_until
+from running import Program, get, gpuledger, serving_prepared, wait_until
 from scripted_target import Answer, scripted
-from unprivileged import UID, environment, unprivileged_command
+from unprivileged import UID, environment, run_unprivileged, unprivileged_command
 
+# One worker, with one process that commands of that user are forks of.
+pytestmark = pytest.mark.group("security")
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 
 
@@ -66,18 +67,6 @@ def running(arguments: tuple[str, ...], env: dict[str, str]) -> Iterator[tuple[P
         yield program, f"http://127.0.0.1:{port}"
     finally:
         assert program.stop() == 0
-
-
-def run_unprivileged(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as that user until it exits."""
-    return subprocess.run(
-        unprivileged_command(*words),
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
 
 
 def page(url: str, path: str) -> str:
@@ -192,7 +181,7 @@ def test_collect_names_the_directory_and_the_user_without_permission(
 
 @AS_ROOT
 def test_an_agent_needs_no_privileges_and_its_queue_is_private(home: Path) -> None:
-    with serving("--source", "simulator") as node:
+    with serving_prepared("--source", "simulator") as node:
         endpoint = f"127.0.0.1:{node.port}"
         file = home / "agent.yaml"
         file.write_text(
@@ -243,7 +232,7 @@ def test_an_operator_needs_no_privileges_and_writes_no_file(home: Path) -> None:
 def test_only_the_user_of_a_node_can_pause_it(command: tuple[str, ...], tmp_path: Path, home: Path) -> None:
     socket = tmp_path / "control.sock"
     env = {"GPULEDGER_CONTROL_SOCKET": str(socket)}
-    with serving("--source", "simulator", env=env) as node:
+    with serving_prepared("--source", "simulator", env=env) as node:
         node.wait_ticks()
         done = run_unprivileged(environment(home) | env, *command)
         assert done.returncode == 1

@@ -14,7 +14,16 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import PATIENCE, Server, gpuledger, one_line, promtool_check, serving, wait_until
+from running import (
+    PATIENCE,
+    Server,
+    gpuledger,
+    one_line,
+    promtool_check,
+    serving,
+    serving_prepared,
+    wait_until,
+)
 
 # Names required by documents 000, 001 and 003; native has no finding.
 REVIEWED = [
@@ -67,7 +76,7 @@ def environment(state: NvmlState) -> dict[str, str]:
 
 @pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])
 def test_the_simulator_serves_consistent_pages_that_parse_and_lint(scenario: str) -> None:
-    with serving("--source", f"simulator:{scenario}") as server:
+    with serving_prepared("--source", f"simulator:{scenario}") as server:
         server.wait_ticks(2)
         text = server.get().text
         assert_agreement(text)
@@ -83,7 +92,7 @@ def test_the_simulator_serves_consistent_pages_that_parse_and_lint(scenario: str
 
 
 def test_the_driver_source_serves_the_data_of_the_library(nvml: NvmlState) -> None:
-    with serving("--source", "nvml", env=environment(nvml)) as server:
+    with serving_prepared("--source", "nvml", env=environment(nvml)) as server:
         server.wait_ticks(2)
         text = server.get().text
         assert_agreement(text)
@@ -101,7 +110,7 @@ def test_the_driver_source_serves_the_data_of_the_library(nvml: NvmlState) -> No
 
 
 def test_the_web_api_has_all_its_values_with_any_dialect(nvml: NvmlState) -> None:
-    with serving("--source", "nvml", "--dialect", "process", env=environment(nvml)) as server:
+    with serving_prepared("--source", "nvml", "--dialect", "process", env=environment(nvml)) as server:
         # Query only the API: a scrape of the native page would make its quantities be read for ten minutes.
         wait_until(lambda: server.get("/api/v1/snapshot").json()["tick"] > 2, "a third tick")
         device = server.get("/api/v1/snapshot").json()["devices"][0]
@@ -112,7 +121,7 @@ def test_the_web_api_has_all_its_values_with_any_dialect(nvml: NvmlState) -> Non
 def test_a_hanging_library_makes_health_stale_within_three_intervals_and_http_still_works(
     nvml: NvmlState,
 ) -> None:
-    with serving("--source", "nvml", "--interval", "200ms", env=environment(nvml)) as server:
+    with serving_prepared("--source", "nvml", "--interval", "200ms", env=environment(nvml)) as server:
         server.wait_ticks(2)
         wait_until(lambda: server.get("/health").text.startswith("OK\n"), "a tick in time")
         nvml.hang = ("nvmlDeviceGetTemperature", "nvmlDeviceGetUtilizationRates")
@@ -138,7 +147,7 @@ def test_a_hanging_library_makes_health_stale_within_three_intervals_and_http_st
 def test_without_a_driver_it_is_logged_once_and_health_is_served(tmp_path: Path) -> None:
     missing = {"LD_LIBRARY_PATH": str(tmp_path)}
     # A shorter interval ends in a stall on a busy machine, which is logged as well.
-    with serving("--interval", "1s", env=missing) as server:
+    with serving_prepared("--interval", "1s", env=missing) as server:
         text = server.wait_ticks(3)
         found = samples(text)
         assert found["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
@@ -151,7 +160,7 @@ def test_without_a_driver_it_is_logged_once_and_health_is_served(tmp_path: Path)
 
 def test_two_ports_can_serve_two_dialects() -> None:
     more = ("--listen-address", "127.0.0.1:0=process")
-    with serving("--source", "simulator", "--listen-address", "127.0.0.1:0=native", *more) as server:
+    with serving_prepared("--source", "simulator", "--listen-address", "127.0.0.1:0=native", *more) as server:
         wait_until(lambda: len(ports(server)) == 3, "three ports")
         server.wait_ticks(1)
         bodies = [server.get(port=port).text for port in ports(server)]
@@ -249,7 +258,7 @@ def test_help_has_examples(command: str) -> None:
 def test_hostile_process_names_are_escaped_and_truncated(nvml: NvmlState) -> None:
     nvml.names[os.getpid()] = b'/bin/a"\\\xff' + b"x" * 4096
     nvml.write()
-    with serving("--source", "nvml", env=environment(nvml)) as server:
+    with serving_prepared("--source", "nvml", env=environment(nvml)) as server:
         server.wait_ticks(1)
         text = server.get().text
         assert_agreement(text)

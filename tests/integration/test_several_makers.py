@@ -14,7 +14,7 @@ from drm_machine import DrmMachine, amd_client
 from gpuledger.host.machine_id import machine_digest
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from pci_tree import PciTree
-from running import gpuledger, promtool_check, serving
+from running import gpuledger, promtool_check, serving_prepared
 
 NODE = "lab-7"
 RADEON, ARC = "GPU-946d7e1ef9b172dd", f"PCI-0000:09:00.0-8086:e20b-{machine_digest(NODE)}"
@@ -60,7 +60,7 @@ def series(page: str, family: str) -> list[str]:
 def test_all_gpus_are_on_one_page_and_in_one_ledger(machine: MixedMachine, tmp_path: Path) -> None:
     state = str(tmp_path / "books")
     flags = ("--interval", "0.1", "--energy.zero-hold", "0", "--state-dir", state, *machine.flags)
-    with serving(*flags, env=machine.environment) as server:
+    with serving_prepared(*flags, env=machine.environment) as server:
         server.wait_ticks(5)
         page = server.get("/metrics/native").text
         devices = server.get("/api/v1/snapshot").json()["devices"]
@@ -94,7 +94,7 @@ def test_a_driver_that_fails_does_not_cost_the_gpus_of_other_makers(
 ) -> None:
     environment = machine.environment | {"LD_LIBRARY_PATH": str(tmp_path)}
     flags = ("--source", "nvml+drm", "--interval", "0.1", "--state-dir", str(tmp_path), *machine.flags)
-    with serving(*flags, env=environment) as server:
+    with serving_prepared(*flags, env=environment) as server:
         page = server.wait_ticks(2)
         page = server.get("/metrics/native").text
     assert any(RADEON in line for line in series(page, "gpuledger_device_up"))
@@ -114,7 +114,7 @@ def test_a_recording_of_both_is_replayed(machine: MixedMachine, tmp_path: Path) 
     flags = ("--for", "1s", "--every", "200ms", *machine.flags)
     done = gpuledger("record", file, *flags, env=machine.environment)
     assert done.returncode == 0, done.stderr
-    with serving("--source", f"replay:{file}", "--state-dir", str(tmp_path)) as server:
+    with serving_prepared("--source", f"replay:{file}", "--state-dir", str(tmp_path)) as server:
         server.wait_ticks(2)
         page = server.get("/metrics/native").text
     infos = series(page, "gpuledger_device_info")

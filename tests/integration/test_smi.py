@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from running import PATIENCE, free_port, gpuledger, serving, wait_until
+from running import PATIENCE, free_port, gpuledger, serving_prepared, wait_until
 from smi.captures import check_page
 
 HERE = Path(__file__).parent.parent
@@ -59,7 +59,7 @@ def test_a_missing_command_is_an_error_in_one_line() -> None:
 
 
 def test_serve_exports_nvidia_smi_as_its_source(command: Path) -> None:
-    with serving("--source", "smi", "--nvidia-smi-command", str(command)) as server:
+    with serving_prepared("--source", "smi", "--nvidia-smi-command", str(command)) as server:
         text = server.wait_ticks(2)
         assert 'gpuledger_source_info{source="smi",simulated="false"' in text
         assert {pid for _, pid in pids(server.get().text)} == printed_pids()
@@ -69,7 +69,7 @@ def test_serve_exports_every_column_on_the_page_that_replaces_nvidia_gpu_exporte
     (capture,) = (ANSWERS / "captures").glob("linux*.txt")
     replays = shlex.join([sys.executable, str(STAND_IN), "--capture", str(capture), "--"])
     flags = ("--nvidia-smi-command", replays, "--web.telemetry-path", "/gpus")
-    with serving(*flags, "--query-field-names-exclude", "power_smoothing.*,hostname") as server:
+    with serving_prepared(*flags, "--query-field-names-exclude", "power_smoothing.*,hostname") as server:
         server.wait_ticks(2)
         text = server.get("/gpus").text
     verdict = check_page(capture, "load", text)
@@ -80,7 +80,7 @@ def test_serve_exports_every_column_on_the_page_that_replaces_nvidia_gpu_exporte
 
 
 def test_serve_exports_the_exit_code_of_a_failing_command() -> None:
-    with serving("--nvidia-smi-command", "/none/nvidia-smi", "--dialect", "smi") as server:
+    with serving_prepared("--nvidia-smi-command", "/none/nvidia-smi", "--dialect", "smi") as server:
         text = wait_until(lambda: page_with_failure(server.get().text), "a failed reading")
     assert "nvidia_smi_command_exit_code -1" in text
     assert "nvidia_smi_last_collect_success 0" in text

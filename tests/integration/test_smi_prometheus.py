@@ -15,7 +15,7 @@ import pytest
 
 from nvml.cards import ada_consumer, hopper, hopper_mig, volta
 from nvml.library import NvmlState, build
-from running import Prometheus, prometheus, serving, wait_for_each
+from running import Prometheus, prometheus, serving_prepared, wait_for_each
 from smi.panels import DASHBOARDS, of
 
 # One worker, with one Prometheus per source for all tests.
@@ -95,7 +95,7 @@ FAMILIES = sorted({family for query in QUERIES for family in families_in(query)}
 @contextmanager
 def from_nvidia_smi() -> Iterator[int]:
     stand_in = [sys.executable, str(HERE / "smi" / "nvidia_smi.py"), "--capture", str(CAPTURE), "--"]
-    with serving(
+    with serving_prepared(
         "--source", "smi", "--nvidia-smi-command", shlex.join(stand_in), "--dialect", "smi"
     ) as server:
         yield server.port
@@ -108,7 +108,9 @@ def from_nvml(folder: Path) -> Iterator[int]:
     cards[1].numbers["fabric"] = 3
     state = NvmlState(folder / "state", cards, names={4242: b"/usr/bin/python3"}, events=[(1, 31)]).write()
     driver = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
-    with serving("--source", "nvml", "--dialect", "smi", "--interval", "500ms", env=driver) as server:
+    with serving_prepared(
+        "--source", "nvml", "--dialect", "smi", "--interval", "500ms", env=driver
+    ) as server:
         yield server.port
 
 

@@ -15,7 +15,8 @@ import yaml
 
 from gpuledger import __version__
 from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
-from running import PATIENCE, Program, get, gpuledger, one_line, serving, wait_until
+from prepared import MODULE
+from running import PATIENCE, Program, get, gpuledger, one_line, serving_prepared, wait_until
 from stack import COLLECTORS, COMPOSE, DEPLOY, EXPORTER, SETTINGS, compose
 
 # One worker, which caches what docker-compose prints.
@@ -169,7 +170,7 @@ def test_the_exporter_accepts_its_command_and_its_health_check_passes(override: 
         "--source",
         "simulator",
     ]
-    program = Program([sys.executable, "-m", "gpuledger", *flags], env=service["environment"])
+    program = Program([*MODULE, *flags], env=service["environment"], prepared=True)
     try:
         port = program.wait_line(r"listening on \S+ port (\d+)")[1]
         check = [sys.executable if word == "python3" else word for word in service["healthcheck"]["test"][1:]]
@@ -242,22 +243,13 @@ def test_the_program_accepts_the_flags_of_the_unit(unit: Path, tmp_path: Path) -
     variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", unit.read_text(), re.MULTILINE))
     variables = {key: value.replace("/var/lib", str(tmp_path)) for key, value in variables.items()}
     if words[0] == "serve":
-        with serving(*words[1:], "--source", "simulator", env=variables) as server:
+        with serving_prepared(*words[1:], "--source", "simulator", env=variables) as server:
             assert "gpuledger_device_up" in server.wait_ticks()
             server.process.send_signal(1)
             server.wait_line("SIGHUP|settings|reload")
     elif "--every" in words:
-        command = [
-            sys.executable,
-            "-m",
-            "gpuledger",
-            *words,
-            "--source",
-            "simulator",
-            "--textfile-dir",
-            str(tmp_path),
-        ]
-        program = Program(command, env=variables)
+        command = [*MODULE, *words, "--source", "simulator", "--textfile-dir", str(tmp_path)]
+        program = Program(command, env=variables, prepared=True)
         wait_until(lambda: list(tmp_path.glob("*.prom")), "the file")
         assert program.stop() == 0
     elif words[0] == "slurm":

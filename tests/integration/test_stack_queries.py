@@ -64,8 +64,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackPromet
     with serving_prepared(*flags, *held) as first, serving_prepared(*flags, *held) as second:
         targets = [f"127.0.0.1:{server.port}" for server in (first, second)]
         with (
-            stack_prometheus(folders[1], targets[:1], interval=TICK) as one,
-            stack_prometheus(folders[2], targets, interval=TICK) as two,
+            stack_prometheus(folders[1], targets[:1], interval=TICK, evaluation="2s") as one,
+            stack_prometheus(folders[2], targets, interval=TICK, evaluation="2s") as two,
         ):
             # A third of [1m] after the end of short-0, and the held zeros.
             ready = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 80'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,8 @@ import pytest
 from integration.sigterm_in_phase import PHASES
 from ledger_helpers import assert_books_balance, rows
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import PATIENCE, serving
+from prepared import run_prepared
+from running import PATIENCE, serving, serving_prepared
 
 PROGRAM = Path(__file__).with_name("sigterm_in_phase.py")
 STARTING = ("assembling", "opening-the-ledger", "listening", "logging-addresses", "starting-the-node")
@@ -25,7 +25,6 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {
         "LD_LIBRARY_PATH": str(build().parent),
         "TEST_NVML_STATE": str(state.path),
-        "PYTHONPATH": os.environ.get("PYTHONPATH", str(Path(__file__).parents[2] / "src")),
     }
 
 
@@ -41,14 +40,7 @@ def test_sigterm_in_any_phase_is_a_clean_exit(
     tmp_path: Path, env: dict[str, str], phase: str, times: int
 ) -> None:
     command = [sys.executable, str(PROGRAM), f"serve/{phase}", str(times), "serve", *flags(tmp_path)]
-    done = subprocess.run(
-        [*command, "--listen-address", "127.0.0.1:0"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, **env},
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_prepared([*command, "--listen-address", "127.0.0.1:0"], {**os.environ, **env}, PATIENCE)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "stopping" in done.stderr
@@ -57,7 +49,7 @@ def test_sigterm_in_any_phase_is_a_clean_exit(
     before = assert_books_balance(books)
     if phase not in STARTING:
         assert rows(books, "SELECT value FROM meta WHERE key = 'clean'") == [(1,)]
-    with serving(*flags(tmp_path), env=env) as restarted:
+    with serving_prepared(*flags(tmp_path), env=env) as restarted:
         restarted.wait_ticks(3)
     assert "uncleanly" not in "\n".join(restarted.lines)
     assert assert_books_balance(books) >= before

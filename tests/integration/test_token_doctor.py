@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from running import Prometheus, gpuledger, prometheus, serving, wait_until
+from running import Prometheus, gpuledger, prometheus, serving_prepared, wait_until
 from scripted_target import Answer, scripted
 
 NODE = """
@@ -44,7 +44,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     scenario = tmp_path_factory.mktemp("tokens") / "node.yaml"
     Path(scenario).write_text(NODE)
     page = Answer(PAGE)
-    with serving("--source", f"simulator:{scenario}") as server, scripted(lambda _: page) as engine:
+    with serving_prepared("--source", f"simulator:{scenario}") as server, scripted(lambda _: page) as engine:
         address = server.url.removeprefix("http://")
         jobs = job("kept", address, EXPORTER, honor=True) + job("lost", address, EXPORTER, honor=False)
         jobs += job("engine", f"127.0.0.1:{engine.port}", "{namespace: ml, pod: chat-0}", honor=False)
@@ -80,6 +80,8 @@ def test_the_report_joins_the_tokens_of_the_live_server(scraping: Prometheus) ->
         rows = json.loads(done.stdout)["rows"] if done.returncode == 0 else []
         return next((one for one in rows if one["served_model"] == "chat" and one["millijoules"]), None)
 
+    # A report has many queries: it is repeated only from here on.
+    scraping.wait_query('increase(gpuledger_energy_joules_total{job="kept",pod="chat-0"}[1h]) > 0')
     found = wait_until(row, "energy of the model")
     assert found is not None
     assert (found["pods"], found["output_tokens"], found["joules_per_output_token"]) == (1, 0, None)

@@ -90,7 +90,7 @@ def test_a_stopped_node_leaves_a_stale_view_until_it_is_back():
     port = free_port()
     address = f"127.0.0.1:{port}"
     arguments = ("--listen-address", address, "--source", "simulator")
-    server = Server(*arguments)
+    server = Server(*arguments, prepared=True)
     try:
         server.wait_ticks(2)
         with terminal("top", "--url", f"http://{address}", size=(120, 40)) as screen:
@@ -101,7 +101,7 @@ def test_a_stopped_node_leaves_a_stale_view_until_it_is_back():
             stale = screen.wait("STALE")
             assert "cannot be reached" in stale
             assert "tritonserver" in stale
-            server = Server(*arguments)
+            server = Server(*arguments, prepared=True)
             screen.wait_without("STALE")
             assert "tritonserver" in screen.wait("OWNER")
     finally:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from certificates import Certificates
-from running import PATIENCE, Server, get, gpuledger, prometheus, serving, wait_until
+from running import PATIENCE, Server, get, gpuledger, prometheus, serving, serving_prepared, wait_until
 
 CONFIG = """\
 tls_server_config:
@@ -60,7 +60,7 @@ def client(server: Server, certificates: Certificates, name: str = "") -> Iterat
 
 
 def test_a_real_prometheus_scrapes_only_with_tls_and_password(file: Path, certificates: Certificates) -> None:
-    with serving("--source", "simulator", "--web.config.file", str(file)) as server:
+    with serving_prepared("--source", "simulator", "--web.config.file", str(file)) as server:
         jobs = [
             ("right", "https", "ca", RIGHT),
             ("wrong", "https", "ca", WRONG),
@@ -105,7 +105,7 @@ def test_a_certificate_is_rotated_while_serving_and_an_invalid_one_is_rejected(
     def shown() -> str:
         return ssl.get_server_certificate(("127.0.0.1", server.port))
 
-    with serving("--source", "simulator", "--web.config.file", str(file)) as server:
+    with serving_prepared("--source", "simulator", "--web.config.file", str(file)) as server:
         first = shown()
         certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca")
         wait_until(lambda: shown() != first, "the new certificate")
@@ -126,7 +126,7 @@ def complaints(server: Server) -> list[str]:
 
 def test_client_certificates_are_verified(file: Path, certificates: Certificates) -> None:
     file.write_text(file.read_text().replace("VerifyClientCertIfGiven", "RequireAndVerifyClientCert"))
-    with serving("--source", "simulator", "--web.config.file", str(file)) as server:
+    with serving_prepared("--source", "simulator", "--web.config.file", str(file)) as server:
         with client(server, certificates, "client") as known:
             assert known.get("/metrics", auth=("prometheus", "secret")).status_code == 200
         for name in ("", "stranger"):

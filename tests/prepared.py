@@ -241,11 +241,14 @@ def _become(uid: int, groups: Sequence[int]) -> None:
     """Give up root. Its own files in /proc are this user's then, as after starting a program."""
     from ctypes import CDLL
 
+    prctl = CDLL(None).prctl
+    # PR_SET_NO_NEW_PRIVS
+    prctl(38, 1, 0, 0, 0)
     os.setgroups(groups[1:])
     os.setgid(groups[0])
     os.setuid(uid)
     # PR_SET_DUMPABLE
-    CDLL(None).prctl(4, 1)
+    prctl(4, 1)
 
 
 def finish(code: int) -> NoReturn:

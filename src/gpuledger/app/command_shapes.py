@@ -11,8 +11,8 @@ from gpuledger.config.help_pages import HelpPage
 from gpuledger.dialects.catalogue import DIALECT_NAMES
 from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, SERVED_MODEL, TEAM
 from gpuledger.model.settings import Setting
+from gpuledger.sources.settings import MACHINES, MADE_UP
 from gpuledger.sources.simulator.scenario_parser import BUILTINS
-from gpuledger.sources.source_factory import KINDS
 from gpuledger.terminal.sort_order import SORT_KEYS
 
 # Words of settings that no `choice` declares, by key. Those of a list are separated by commas.
@@ -21,7 +21,7 @@ _LISTS: Mapping[str, tuple[str, ...]] = {
     "report.by": (*GROUPINGS, TEAM, NODE, SERVED_MODEL),
 }
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "source": (*KINDS, *(f"simulator:{name}" for name in BUILTINS)),
+    "source": (*(*MACHINES, *MADE_UP), *(f"simulator:{name}" for name in BUILTINS)),
     "report.every": EVERY,
     "top.sort": tuple(SORT_KEYS),
     "log.format": ("logfmt", "json"),

@@ -79,7 +79,7 @@ def open_control_socket(
     if settings.socket == NO_SOCKET or (source.simulated and not settings.socket):
         if mode == SHARED_MODE:
             log.warning(
-                "users cannot read their own rows: there is no control socket; set --control.socket to a path"
+                "users cannot read their own rows over a control socket: there is none; set --control.socket"
                 " (a simulator or a recording has none by default)"
             )
         return None

@@ -46,15 +46,13 @@ from gpuledger.operator.spec_sections import (
     WebConfigSecret,
     host_path,
 )
-from gpuledger.sources.source_factory import KINDS
+from gpuledger.sources.settings import MACHINES
 
 # The kinds of custom resources.
 GPU_MONITOR: Final = "GpuMonitor"
 WHATAP_AGENT: Final = "WhatapAgent"
-# Sources that read a machine, without argument.
-_MACHINES: Final = tuple(kind for kind in KINDS if kind not in ("simulator", "replay"))
 # What `--source` accepts, for RE2 and Python. The chart's schema has it, too.
-SOURCE_PATTERN: Final = f"^({'|'.join(_MACHINES).replace('+', '[+]')}|simulator(:.*)?|replay:.+)$"
+SOURCE_PATTERN: Final = f"^({'|'.join(MACHINES).replace('+', '[+]')}|simulator(:.*)?|replay:.+)$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class ExporterSpec(PodSettings):
         "Where readings come from: auto, nvml, smi, drm (AMD, Intel), nvml+drm, smi+drm, "
         "simulator[:NAME|FILE] to try it without a GPU, or replay:FILE. Mount a FILE with extraVolumes.",
         pattern=SOURCE_PATTERN,
-        expected=f"{', '.join(_MACHINES)}, simulator[:NAME|FILE] or replay:FILE",
+        expected=f"{', '.join(MACHINES)}, simulator[:NAME|FILE] or replay:FILE",
     )
     devices: tuple[str, ...] = spec_field(
         ListNode(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from gpuledger.model.settings import (
     ReloadPolicy,
@@ -16,6 +16,10 @@ from gpuledger.model.settings import (
     setting,
     text,
 )
+
+# What `--source` names: sources of this machine (two are joined by "+"), and those with an argument.
+MACHINES: Final = ("auto", "nvml", "smi", "drm", "nvml+drm", "smi+drm")
+MADE_UP: Final = ("simulator", "replay")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gpuledger.host.procfs import ProcFs, RemoteHost
 from gpuledger.model.errors import UsageError, unknown_name_error
 from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.nvml.library import load_library
-from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.settings import MACHINES, MADE_UP, SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from gpuledger.sources.replay.source import ReplaySource
     from gpuledger.sources.simulator.simulator import Simulator
 
-# Several sources of one machine are joined by "+".
-KINDS = ("auto", "nvml", "smi", "drm", "nvml+drm", "smi+drm", "simulator", "replay")
 _DEFAULT_SCENARIO = "k8s-node"
 
 
@@ -35,9 +33,9 @@ def open_source(
     scenario, scenario key or recording.
     """
     kind, colon, rest = settings.source.partition(":")
-    if kind not in KINDS:
-        raise unknown_name_error("source", kind, KINDS)
-    if kind in ("simulator", "replay"):
+    if kind not in (*MACHINES, *MADE_UP):
+        raise unknown_name_error("source", kind, (*MACHINES, *MADE_UP))
+    if kind in MADE_UP:
         return open_made_up_source(settings, clock)
     if colon:
         raise UsageError(f"--source {kind} has no argument; remove ':{rest}'")

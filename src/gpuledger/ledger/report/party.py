@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
-from sys import intern
+from functools import lru_cache
 
 from gpuledger.ledger.ownership import owner_fields, owner_from_fields
 from gpuledger.model.workload import Workload
@@ -31,18 +31,23 @@ class Party:
         return self._hash
 
 
+@lru_cache(1024)
+def shared(text: str) -> str:
+    """The same object for equal texts: each row that is read has copies of those that most rows share."""
+    return text
+
+
 def party_of(device: str, owner: Workload, command: str = "") -> Party:
     """The party of a Session (its Device's uuid, owner and command) or, without command, of an allocation."""
     lasting = owner
     if owner.pod_uid or owner.container_id or owner.step or owner.found_by or owner.missing:
-        # Each row that is read has copies of texts that most parties share.
         lasting = replace(
             owner,
-            kind=intern(owner.kind),
-            namespace=intern(owner.namespace),
-            container=intern(owner.container),
-            runtime=intern(owner.runtime),
-            user=intern(owner.user),
+            kind=shared(owner.kind),
+            namespace=shared(owner.namespace),
+            container=shared(owner.container),
+            runtime=shared(owner.runtime),
+            user=shared(owner.user),
             pod_uid="",
             container_id="",
             step="",
@@ -51,7 +56,7 @@ def party_of(device: str, owner: Workload, command: str = "") -> Party:
         )
     if lasting.inner_pod_uid or lasting.inner_container_id:
         lasting = replace(lasting, inner_pod_uid="", inner_container_id="")
-    return Party(intern(device), lasting, intern(command))
+    return Party(shared(device), lasting, shared(command))
 
 
 def party_text(party: Party) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuledger.ledger.report.party import Party, party_of
+from gpuledger.ledger.report.party import Party, party_of, shared
 from gpuledger.ledger.service_processes import is_service
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, owner_from_row, workload_from_text
 from gpuledger.ledger.store.schema import ACTIVITY_FROM, meta_value
@@ -123,8 +122,7 @@ def session_party(row: Sequence[Any]) -> Party:
     """The party of a row of `sessions`."""
     # Without what identifies the process, its pod and container, and how they were found.
     kind, namespace, pod, container, _, _, runtime, job, _, unit, user, *_ = row[17:30]
-    # Each row has copies of texts that most parties share.
-    kind, namespace, container, runtime, user = map(intern, (kind, namespace, container, runtime, user))
+    kind, namespace, container, runtime, user = map(shared, (kind, namespace, container, runtime, user))
     names = (kind, namespace, pod, container, "", "", runtime, job, "", unit, user, "", "")
     return _party(row[1], row[10], names, tuple(row[31:SESSION_COLUMNS]))
 

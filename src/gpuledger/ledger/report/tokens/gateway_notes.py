@@ -98,6 +98,10 @@ def _notes_on_uncounted(findings: GatewayFindings) -> Iterator[str]:
             )
     for gateway in sorted(findings.without_input):
         yield f"{gateway} counts no input tokens: those are in (not through a gateway)."
+    for kind in sorted({kind for _, kind in findings.uncounted}):
+        models = listed_names(model for model, one in findings.uncounted if one == kind)
+        what = kind if kind == "requests" else f"{kind} tokens"
+        yield f"The {what} of {models} are unknown in each row: no gateway counted them by these labels."
     if findings.unsplit:
         yield (
             f"{listed_names(findings.unsplit)} had no output tokens, so that nothing is apportioned; set "

@@ -6,7 +6,7 @@ Integers of the parts sum to those of the row. What no gateway counted is a sepa
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -82,6 +82,7 @@ def _split_lines(
 ) -> list[ReportLine]:
     """The parts of all rows, joined by period and key, in the order of a report."""
     keys, lines = scope.keys, defaultdict[tuple[int, Key], list[ReportLine]](list)
+    unknown = defaultdict[tuple[int, Key], set[str]](set)
     empty, direct = (tuple(text for _ in keys.words) for text in ("", DIRECT))
     for line in rows:
         (model,) = line.key
@@ -92,7 +93,8 @@ def _split_lines(
         for texts, piece in pieces:
             key = keys.key(model, texts)
             lines[line.period, key].append(replace(piece, key=key))
-    merged = [_merged(same, key) for (_, key), same in lines.items()]
+            unknown[line.period, key] |= {kind for name, kind in findings.uncounted if name == model}
+    merged = [_merged(same, key, unknown_kinds=unknown[period, key]) for (period, key), same in lines.items()]
     return sorted(
         merged, key=lambda one: (one.period, -one.millijoules, -(one.gpu_microseconds or 0), one.key)
     )
@@ -155,6 +157,7 @@ def _split_tokens(
         given = [getattr(one, kind) for one in counted]
         if kind in (CACHED, REQUESTS) and all(amount is None for amount in given):
             # Not counted by these labels: what is left is not known either.
+            findings.uncounted.add((model, kind))
             continue
         amounts = [amount or 0 for amount in given]
         most = sum(amounts)
@@ -210,8 +213,13 @@ def _split_amounts(line: ReportLine, weights: Sequence[int | Fraction]) -> list[
     ]
 
 
-def _merged(lines: Sequence[ReportLine], key: Key, account: str = PROCESS) -> ReportLine:
-    """The sum of rows of several models with one key. What one of them does not have, the sum has not."""
+def _merged(
+    lines: Sequence[ReportLine], key: Key, account: str = PROCESS, unknown_kinds: Collection[str] = ()
+) -> ReportLine:
+    """The sum of rows of several models with one key. What one of them does not have, the sum has not.
+
+    `unknown_kinds` are kinds of tokens that one of them has, and nobody knows how many.
+    """
     if len(lines) == 1:
         return lines[0]
     unknown: dict[str, Any] = {
@@ -219,6 +227,9 @@ def _merged(lines: Sequence[ReportLine], key: Key, account: str = PROCESS) -> Re
     }
     apportioned = next((line.apportioned_by for line in lines if line.apportioned_by), "")
     tokens: TokenCounts = sum((line.tokens for line in lines if line.tokens), start=TokenCounts())
+    for kind in unknown_kinds:
+        nothing: dict[str, Any] = {kind: None, f"{kind}_error": CountError()}
+        tokens = replace(tokens, **nothing)
     summed = sum_lines(lines, key, account)
     return replace(summed, tokens=tokens, apportioned_by=apportioned, **unknown)
 

@@ -70,8 +70,9 @@ class GatewayFindings:
     tokens by gateway and its name of a model that no engine has. `missed` are tokens, by gateway, that were
     counted before their counter was scraped first. `surplus` are tokens of a model, by kind, that its gateway
     counted and its engine did not. `without_row` are tokens of a model that has no row. `without_input` are
-    gateways that counted output only. `labels` are those of each gateway's counters, `valued` the words of
-    keys for which one of them has a value.
+    gateways that counted output only. `uncounted` are kinds of a model's tokens that its engine counted and
+    its gateway did not, or not by these labels. `labels` are those of each gateway's counters, `valued` the
+    words of keys for which one of them has a value.
     """
 
     used: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -81,6 +82,7 @@ class GatewayFindings:
     surplus: Counter[tuple[str, str]] = field(default_factory=Counter)
     without_row: Counter[str] = field(default_factory=Counter)
     without_input: set[str] = field(default_factory=set)
+    uncounted: set[tuple[str, str]] = field(default_factory=set)
     unsplit: set[str] = field(default_factory=set)
     labels: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     valued: set[str] = field(default_factory=set)

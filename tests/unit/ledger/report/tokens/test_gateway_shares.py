@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.token_counts import CountError, TokenCounts
-from gpuledger.ledger.report.tokens.gateway_shares import BY_GATEWAY, split_line
-from gpuledger.ledger.report.tokens.gateway_tokens import DIRECT, GatewayFindings
+from gpuledger.ledger.report.tokens.gateway_shares import BY_GATEWAY, GatewayScope, _split_lines, split_line
+from gpuledger.ledger.report.tokens.gateway_tokens import DIRECT, GatewayFindings, gateway_keys
 from gpuledger.ledger.report.usage_report import ReportLine
 
 AMOUNT = st.integers(0, 10**12)
@@ -115,3 +115,24 @@ def test_a_key_with_input_only_has_its_tokens_and_no_cost() -> None:
     parts = dict(split_line(row(input=10, output=5), counted, Fraction(0), GatewayFindings()))
     assert (parts["a",].millijoules, parts["b",].millijoules) == (0, 1000)
     assert parts["a",].tokens == TokenCounts(input=10, output=0)
+
+
+def test_what_no_gateway_counted_is_unknown_in_sums_over_models_too() -> None:
+    rows = [
+        ReportLine((model,), methods={"measured": 1000}, tokens=TokenCounts(output=9, cached=5))
+        for model in ("m", "n", "o")
+    ]
+    parts = {
+        "m": {("a",): TokenCounts(output=4)},
+        "n": {("a",): TokenCounts(output=3, cached=2), ("b",): TokenCounts(output=1, cached=1)},
+    }
+    keys = gateway_keys("gateway:org")
+    assert keys is not None
+    findings = GatewayFindings()
+    lines = _split_lines(rows, [parts], GatewayScope(keys, (), Fraction(0), frozenset("mno"), {}), findings)
+    assert {line.key: line.tokens and (line.tokens.output, line.tokens.cached) for line in lines} == {
+        ("a",): (7, None),
+        ("b",): (1, 1),
+        (DIRECT,): (19, None),
+    }
+    assert findings.uncounted == {("m", "cached")}

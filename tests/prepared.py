@@ -155,6 +155,8 @@ def run_prepared(
 
 def prepare() -> None:
     """Start the processes now, without and with the test driver: later forks of this process share them."""
+    # The linker never looks again into a folder that it has once not found.
+    Path(_DRIVER[1]).mkdir(parents=True, exist_ok=True)
     for kind in _KINDS:
         _prepared(kind, sys.executable, ())
         _prepared(kind, sys.executable, (_DRIVER,))

@@ -243,14 +243,14 @@ class Prometheus(Program):
         answer = httpx.post(self.url + "/-/reload", trust_env=False, verify=False, timeout=PATIENCE)
         assert answer.is_success, answer.text
 
-    def query(self, expression: str, at: float | None = None) -> list[dict[str, object]]:
+    def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
         """The rows of an instant query, now or at this Unix time."""
         when = {} if at is None else {"time": f"{at:.3f}"}
         answer = get(self.url + "/api/v1/query", params={"query": expression, **when}).json()
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
 
-    def wait_query(self, expression: str) -> list[dict[str, object]]:
+    def wait_query(self, expression: str) -> list[dict[str, Any]]:
         return wait_until(lambda: self.query(expression), f"an answer to {expression}")
 
 

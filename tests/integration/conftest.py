@@ -9,7 +9,7 @@ from playwright.sync_api import Browser
 from browser import chromium
 from prepared import prepare
 
-# Programs written in Go, such as Prometheus, collect garbage less often: a third of their CPU time.
+# Programs written in Go, such as Prometheus, collect garbage less often, which saves CPU time.
 os.environ["GOGC"] = "400"
 
 

@@ -73,7 +73,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
 
 def value(real: Prometheus, query: str) -> float:
     (answer,) = real.query(query)
-    return float(answer["value"][1])  # type: ignore[index]  # JSON of the query API
+    return float(answer["value"][1])
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -109,5 +109,5 @@ def test_exported_accounts_add_up_to_the_counters(watched: tuple[Server, Prometh
     )
     answers = real.query(f"abs({difference})")
     assert len(answers) == 2
-    assert all(float(answer["value"][1]) < 0.001 for answer in answers)  # type: ignore[index]  # as above
-    assert all(answer["value"][1] == "0" for answer in real.query("gpuledger_energy_imbalance_joules"))  # type: ignore[index]  # as above
+    assert all(float(answer["value"][1]) < 0.001 for answer in answers)
+    assert all(answer["value"][1] == "0" for answer in real.query("gpuledger_energy_imbalance_joules"))

@@ -266,7 +266,7 @@ def test_the_energy_of_a_replaced_pod_is_that_of_its_ledger(tmp_path: Path) -> N
     with prometheus(str(yaml.safe_dump(first))) as real:
         started = time.monotonic()
         with exporter({**state, "port": ports[0]}, env):
-            ((_, begins),) = (row["value"][::-1] for row in real.wait_query(f"count({energy})"))  # type: ignore[index]
+            ((_, begins),) = (row["value"][::-1] for row in real.wait_query(f"count({energy})"))
             real.wait_query(scrapes(ports[0]))
         # The test library counts from each start of the program: 200 W in mJ/s.
         card.numbers["energy"] += int(200_000 * (time.monotonic() - started))
@@ -280,7 +280,7 @@ def test_the_energy_of_a_replaced_pod_is_that_of_its_ledger(tmp_path: Path) -> N
 
         def number(expression: str) -> float:
             (row,) = real.query(expression)
-            return float(row["value"][1])  # type: ignore[index]
+            return float(row["value"][1])
 
         at = [f"sum(max by (uuid) ({energy} @ {moment:.3f}))" for moment in (ends, begins)]
         booked = number(" - ".join(at))

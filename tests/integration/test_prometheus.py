@@ -42,7 +42,7 @@ def test_documented_queries_return_results() -> None:
         for query in QUERIES:
             real.wait_query(query)
         (up,) = real.query("up")
-        assert up["value"][1] == "1"  # type: ignore[index]  # JSON of the query API
+        assert up["value"][1] == "1"
         targets = f"scrape_samples_scraped{{instance='127.0.0.1:{server.port}'}} > 100"
         assert real.wait_query(targets)
 

@@ -78,7 +78,7 @@ def test_a_real_prometheus_scrapes_only_with_tls_and_password(file: Path, certif
             server.wait_line("TLS handshake with 127.0.0.1 failed: http request")
             wait_until(lambda: len(real.query("up")) == len(jobs), "every job to be scraped")
             real.wait_query("gpu_total_processes{job='right'}")
-            assert {str(row["metric"]["job"]) for row in real.query("up == 1")} == {"right"}  # type: ignore[index]
+            assert {str(row["metric"]["job"]) for row in real.query("up == 1")} == {"right"}
             reasons = get(f"{real.url}/api/v1/targets").json()["data"]["activeTargets"]
             errors = {target["labels"]["job"]: target["lastError"] for target in reasons}
     assert errors["right"] == ""

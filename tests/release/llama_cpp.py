@@ -30,6 +30,23 @@ METRICS = (
     "llamacpp:prompt_tokens_cached_total",
     "llamacpp:tokens_predicted_total",
 )
+# A node with the server's pod, and the scrapes of both: `node` and `engine` are ports.
+SCENARIO = """
+gpus:
+  - model: NVIDIA H100 80GB HBM3
+    processes:
+      - {name: llama-server, load: 0.5, age: 1h, pod: {namespace: serving, name: llama-0, container: main}}
+"""
+SCRAPES = """
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+  - job_name: gpuledger
+    honor_labels: true
+    metrics_path: /metrics/native
+    static_configs: [{{targets: ["127.0.0.1:{node}"]}}]
+  - job_name: engines
+    static_configs: [{{targets: ["127.0.0.1:{engine}"], labels: {{namespace: serving, pod: llama-0}}}}]
+"""
 
 
 class LlamaServer:

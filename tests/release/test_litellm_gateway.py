@@ -18,33 +18,22 @@ import pytest
 
 from release.litellm_gateway import METRICS, VERSION, LiteLlm, litellm_gateway
 from release.llama_cpp import METRICS as ENGINE_METRICS
-from release.llama_cpp import LlamaServer, llama_server
+from release.llama_cpp import SCENARIO, LlamaServer, llama_server
+from release.llama_cpp import SCRAPES as ENGINE_SCRAPES
 from running import Prometheus, free_port, gpuledger, prometheus, serving, wait_until
 
 pytestmark = pytest.mark.group("litellm")
-SCENARIO = """
-gpus:
-  - model: NVIDIA H100 80GB HBM3
-    processes:
-      - {name: llama-server, load: 0.5, age: 1h, pod: {namespace: serving, name: llama-0, container: main}}
-"""
-# LiteLLM serves its metrics to those who have a key.
-SCRAPES = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
-scrape_configs:
-  - job_name: gpuledger
-    honor_labels: true
-    metrics_path: /metrics/native
-    static_configs: [{{targets: ["127.0.0.1:{node}"]}}]
-  - job_name: engines
-    static_configs: [{{targets: ["127.0.0.1:{engine}"], labels: {{namespace: serving, pod: llama-0}}}}]
-    metric_relabel_configs: [{{target_label: model_name, replacement: tiny}}]
+# The engine's scrape comes last. LiteLLM serves its metrics to those who have a key.
+SCRAPES = (
+    ENGINE_SCRAPES
+    + """    metric_relabel_configs: [{{target_label: model_name, replacement: tiny}}]
   - job_name: gateways
     scrape_interval: 5s
     scrape_timeout: 5s
     authorization: {{credentials: sk--prometheus}}
     static_configs: [{{targets: ["127.0.0.1:{gateway}"], labels: {{namespace: edge, pod: litellm-0}}}}]
 """
+)
 # The gateway's names of models, and those that it requests from the engine.
 MODELS = {"chat": "tiny", "sql": "sql-adapter"}
 COLUMNS = ("input_tokens", "output_tokens", "cached_tokens")
@@ -107,7 +96,7 @@ class GatewayWorld:
         """The sums of all counters in Prometheus."""
         names = "|".join((*METRICS, *ENGINE_METRICS))
         found = self.store.query(f'sum by (__name__) ({{__name__=~"{names}"}})')
-        return {row["metric"]["__name__"]: int(row["value"][1]) for row in found}  # type: ignore[index]
+        return {row["metric"]["__name__"]: int(row["value"][1]) for row in found}
 
     def rows(self, word: str, begins: float, ends: float) -> dict[str, dict[str, Any]]:
         """The rows of the model in a report by this label of the gateway."""

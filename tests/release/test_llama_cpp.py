@@ -16,27 +16,11 @@ from typing import Any
 
 import pytest
 
-from release.llama_cpp import METRICS, VERSION, LlamaServer, llama_server
+from release.llama_cpp import METRICS, SCENARIO, SCRAPES, VERSION, LlamaServer, llama_server
 from running import Prometheus, free_port, gpuledger, prometheus, serving, wait_until
 
 pytestmark = pytest.mark.group("llama-cpp")
 POD = {"namespace": "serving", "pod": "llama-0"}
-SCENARIO = """
-gpus:
-  - model: NVIDIA H100 80GB HBM3
-    processes:
-      - {name: llama-server, load: 0.5, age: 1h, pod: {namespace: serving, name: llama-0, container: main}}
-"""
-SCRAPES = """
-global: {{scrape_interval: 1s, scrape_timeout: 1s}}
-scrape_configs:
-  - job_name: gpuledger
-    honor_labels: true
-    metrics_path: /metrics/native
-    static_configs: [{{targets: ["127.0.0.1:{node}"]}}]
-  - job_name: engines
-    static_configs: [{{targets: ["127.0.0.1:{engine}"], labels: {{namespace: serving, pod: llama-0}}}}]
-"""
 
 
 @dataclass
@@ -74,7 +58,7 @@ class World:
         def is_scraped() -> bool:
             names = "|".join(METRICS)
             found = {
-                row["metric"]["__name__"]: int(row["value"][1])  # type: ignore[index]
+                row["metric"]["__name__"]: int(row["value"][1])
                 for row in self.store.query(f'{{__name__=~"{names}"}}')
             }
             return found == server.counters()

@@ -21,7 +21,7 @@ _LISTS: Mapping[str, tuple[str, ...]] = {
     "report.by": (*GROUPINGS, TEAM, NODE, SERVED_MODEL),
 }
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "source": (*(*MACHINES, *MADE_UP), *(f"simulator:{name}" for name in BUILTINS)),
+    "source": (*MACHINES, *MADE_UP, *(f"simulator:{name}" for name in BUILTINS)),
     "report.every": EVERY,
     "top.sort": tuple(SORT_KEYS),
     "log.format": ("logfmt", "json"),

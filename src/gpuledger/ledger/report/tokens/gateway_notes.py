@@ -9,6 +9,7 @@ from gpuledger.ledger.report.money import exact_text
 from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.tokens.gateway_tokens import GatewayFindings
 from gpuledger.ledger.report.tokens.token_gateways import TokenGateway
+from gpuledger.ledger.report.tokens.token_sources import REQUESTS
 from gpuledger.model.text import escape_to_one_line
 
 # Names in a note.
@@ -67,10 +68,9 @@ def _notes_on_counted(findings: GatewayFindings) -> Iterator[str]:
                 f"{listed_names(others)} counted is in (not through a gateway)."
             )
     for (model, kind), amount in sorted(findings.surplus.items()):
-        what = kind if kind == "requests" else f"{kind} tokens"
         yield (
-            f"{listed_names(findings.used[model])} counted {amount:,} more {what} of {_shown(model)} than "
-            "its engine: rows have the engine's, in the same proportion."
+            f"{listed_names(findings.used[model])} counted {amount:,} more {_counted(kind)} of "
+            f"{_shown(model)} than its engine: rows have the engine's, in the same proportion."
         )
 
 
@@ -100,8 +100,10 @@ def _notes_on_uncounted(findings: GatewayFindings) -> Iterator[str]:
         yield f"{gateway} counts no input tokens: those are in (not through a gateway)."
     for kind in sorted({kind for _, kind in findings.uncounted}):
         models = listed_names(model for model, one in findings.uncounted if one == kind)
-        what = kind if kind == "requests" else f"{kind} tokens"
-        yield f"The {what} of {models} are unknown in each row: no gateway counted them by these labels."
+        yield (
+            f"The {_counted(kind)} of {models} are unknown in each row: no gateway counted them by these "
+            "labels."
+        )
     if findings.unsplit:
         yield (
             f"{listed_names(findings.unsplit)} had no output tokens, so that nothing is apportioned; set "
@@ -114,6 +116,10 @@ def listed_names(names: Iterable[str]) -> str:
     shown = [_shown(name) for name in sorted(names)]
     more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
     return ", ".join(shown[:_NAMED]) + more
+
+
+def _counted(kind: str) -> str:
+    return kind if kind == REQUESTS else f"{kind} tokens"
 
 
 def _shown(name: str) -> str:

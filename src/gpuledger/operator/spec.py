@@ -202,13 +202,18 @@ class ExporterSpec(PodSettings):
         return self.source.startswith(("simulator", "replay:"))
 
     @property
+    def reads_nvidia(self) -> bool:
+        """Readings come from NVIDIA's driver, alone or beside another source."""
+        return self.source != "drm" and not self.simulated
+
+    @property
     def runs_smi(self) -> bool:
         """Readings come from nvidia-smi, alone or beside another source."""
         return "smi" in self.source.split("+")
 
     @property
-    def mounts_driver(self) -> bool:
-        """The driver is mounted from the host."""
+    def on_host(self) -> bool:
+        """The container is privileged, with the host's devices and the driver that it reads."""
         return self.gpu_access.mode == "host" and not self.simulated
 
     @property

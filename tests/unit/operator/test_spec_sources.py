@@ -47,15 +47,17 @@ def refusal(source: str) -> str:
     return ""
 
 
-def monitor(source: str, mode: str = "env") -> Json:
-    exporter = {"source": source, "gpuAccess": {"mode": mode}}
+def monitor(source: str, mode: str = "env", accounting: bool = False) -> Json:
+    exporter = {"source": source, "gpuAccess": {"mode": mode}, "accounting": accounting}
     return gpu_monitor({"exporter": exporter, "agent": {"enabled": False}})
 
 
-def pods(source: str, mode: str = "env") -> list[Json]:
+def pods(source: str, mode: str = "env", accounting: bool = False) -> list[Json]:
     """The pods of operator and chart."""
-    daemon_set = only_object("DaemonSet", monitor(source, mode))
-    in_chart = chart.pod_spec({"source": source, "gpuAccess": {"mode": mode}})
+    daemon_set = only_object("DaemonSet", monitor(source, mode, accounting))
+    in_chart = chart.pod_spec(
+        {"source": source, "gpuAccess": {"mode": mode}, "accounting": {"enable": accounting}}
+    )
     return [daemon_set["spec"]["template"]["spec"], in_chart]
 
 
@@ -80,8 +82,20 @@ def test_a_source_of_the_program_is_passed_to_it(source: str) -> None:
 def test_the_files_that_a_source_reads_are_mounted_from_the_host(source: str) -> None:
     for pod in pods(source, "host"):
         mounted = {one["mountPath"] for one in mounts(pod)}
-        assert READ[source] <= mounted
-        assert (SMI in mounted) == (SMI in READ[source])
+        assert {path for path in mounted if path.startswith("/usr/local/nvidia/")} == READ[source]
+
+
+@each_accepted
+def test_only_a_source_that_reads_the_driver_enables_its_accounting(source: str) -> None:
+    for pod in pods(source, accounting=True):
+        begun = [container["name"] for container in pod.get("initContainers", [])]
+        assert begun == ["enable-accounting"] * bool(READ[source])
+
+
+@pytest.mark.parametrize("mode", ["env", "volume-list", "cdi", "host"])
+def test_other_makers_need_nothing_of_nvidia(mode: str) -> None:
+    for pod in pods("drm", mode):
+        assert "nvidia" not in str([pod["containers"], pod["volumes"]]).lower()
 
 
 @pytest.mark.parametrize("mode", ["env", "volume-list", "cdi", "host"])

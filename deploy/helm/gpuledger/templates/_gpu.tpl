@@ -4,9 +4,14 @@
 {{- if and (eq .v.gpuAccess.mode "host") (not .simulated) -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether NVIDIA's driver is read, alone or beside another source. */}}
+{{- define "gpuledger.readsNvidia" -}}
+{{- if not (or .simulated (eq .v.source "drm")) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "gpuledger.gpuEnv" -}}
 {{- $mode := .v.gpuAccess.mode -}}
-{{- if not .simulated }}
+{{- if include "gpuledger.readsNvidia" . }}
 {{- if eq $mode "env" }}
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 {{- else if eq $mode "volume-list" }}
@@ -23,7 +28,7 @@
 {{- end -}}
 
 {{- define "gpuledger.gpuMounts" -}}
-{{- if .simulated }}
+{{- if not (include "gpuledger.readsNvidia" .) }}
 {{- else if eq .v.gpuAccess.mode "volume-list" }}
 - {name: gpus, mountPath: /var/run/nvidia-container-devices/all, readOnly: true}
 {{- else if include "gpuledger.onHost" . }}
@@ -39,7 +44,7 @@
 {{- end -}}
 
 {{- define "gpuledger.gpuVolumes" -}}
-{{- if .simulated }}
+{{- if not (include "gpuledger.readsNvidia" .) }}
 {{- else if eq .v.gpuAccess.mode "volume-list" }}
 - {name: gpus, hostPath: {path: /dev/null}}
 {{- else if include "gpuledger.onHost" . }}

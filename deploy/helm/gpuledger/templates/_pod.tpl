@@ -135,7 +135,7 @@ nodeAffinity:
   volumeMounts:
     - {name: validations, mountPath: /run/nvidia/validations, readOnly: true, mountPropagation: HostToContainer}
 {{- end }}
-{{- if and $v.accounting.enable (not .simulated) }}
+{{- if and $v.accounting.enable (include "gpuledger.readsNvidia" .) }}
 - name: enable-accounting
   image: {{ include "gpuledger.image" . | toYaml }}
   imagePullPolicy: {{ $v.image.pullPolicy }}

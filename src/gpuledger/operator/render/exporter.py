@@ -207,7 +207,7 @@ def _served(naming: Naming) -> Manifest:
 
 
 def _runtime_class(exporter: ExporterSpec) -> str:
-    follows = exporter.follow_gpu_operator.enabled and not exporter.mounts_driver
+    follows = exporter.follow_gpu_operator.enabled and not exporter.on_host
     return exporter.runtime_class_name or ("nvidia" if follows else "")
 
 

@@ -24,9 +24,9 @@ _DRIVER_DIR: Final = "/usr/local/nvidia"
 
 def gpu_env(exporter: ExporterSpec) -> list[Manifest]:
     """Variables that request GPUs from the container toolkit; for mode host, the path of the library."""
-    if exporter.simulated:
+    if not exporter.reads_nvidia:
         return []
-    if exporter.mounts_driver:
+    if exporter.on_host:
         return [variable("LD_LIBRARY_PATH", f"{_DRIVER_DIR}/lib64")]
     devices = {"env": "all", "volume-list": _VOLUME_LIST_DIR, "cdi": exporter.gpu_access.cdi_device}
     return [
@@ -38,11 +38,11 @@ def gpu_env(exporter: ExporterSpec) -> list[Manifest]:
 def gpu_mounts(exporter: ExporterSpec) -> Mounts:
     """Mounts and volumes for GPU access: the volume list, or the driver's files in mode host."""
     access = exporter.gpu_access
-    if exporter.simulated:
+    if not exporter.reads_nvidia:
         return []
     if access.mode == "volume-list":
         return [host_mount("gpus", f"{_VOLUME_LIST_DIR}/all", "/dev/null")]
-    if not exporter.mounts_driver:
+    if not exporter.on_host:
         return []
     if access.driver_dir:
         return [host_mount("driver", _DRIVER_DIR, access.driver_dir, "Directory")]
@@ -56,10 +56,10 @@ def gpu_mounts(exporter: ExporterSpec) -> Mounts:
 def exporter_security(exporter: ExporterSpec) -> Manifest:
     """The security context: root, to read the kubelet's files, with the configured capabilities.
 
-    Privileged if the driver is mounted from the host.
+    Privileged in mode host.
     """
     base: Manifest = {"runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True}
-    if exporter.mounts_driver:
+    if exporter.on_host:
         return {**base, "privileged": True, "allowPrivilegeEscalation": True}
     # Any user may own the directory of the textfile.
     more = ["SYS_ADMIN"] * exporter.sys_admin + ["DAC_OVERRIDE"] * exporter.collects
@@ -185,7 +185,7 @@ def init_containers(exporter: ExporterSpec, context: RenderContext) -> list[Mani
     containers = []
     if exporter.follow_gpu_operator.enabled:
         containers.append(_wait_container(exporter, context))
-    if exporter.accounting and not exporter.simulated:
+    if exporter.accounting and exporter.reads_nvidia:
         containers.append(_accounting_container(exporter, context))
     return containers
 
@@ -214,7 +214,7 @@ def _wait_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
 
 def _accounting_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
     # The driver requires SYS_ADMIN to enable accounting mode.
-    privileges = {"privileged": True} if exporter.mounts_driver else _unprivileged("SYS_ADMIN")
+    privileges = {"privileged": True} if exporter.on_host else _unprivileged("SYS_ADMIN")
     mounts = [mounted for mounted, _ in gpu_mounts(exporter)]
     return {
         "name": "enable-accounting",

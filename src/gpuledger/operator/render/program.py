@@ -51,7 +51,7 @@ def program_config(naming: Naming) -> Manifest:
         config["dialect"] = list(dialects)
     if exporter.collectors:
         config["dcgm"] = {"collectors": COLLECTORS}
-    if exporter.mounts_driver and exporter.runs_smi:
+    if exporter.on_host and exporter.runs_smi:
         config["nvidia_smi"] = {"command": "/usr/local/nvidia/bin/nvidia-smi"}
     hold = ceil(longest_scrape(naming))
     if hold > LedgerSettings().zero_hold and "energy.zero_hold" not in _flatten(exporter.config):

@@ -68,9 +68,11 @@ def configure_logging(values: Mapping[str, Any], stream: TextIO | None = None) -
     root.setLevel(_LEVELS[settings.level])
     for key, value in values.items():
         if isinstance(value, SecondsWithoutUnit):
+            # Durations have no exponent: a month is 2592000s.
+            amount = f"{value:.15g}"
             log.warning(
-                "%s: %g has no unit and means %s; write %gms if you mean milliseconds, otherwise %gs",
-                *(key, value, format_duration(value), value, value),
+                "%s: %s has no unit and means %s; write %sms if you mean milliseconds, otherwise %ss",
+                *(key, amount, format_duration(value), amount, amount),
             )
 
 

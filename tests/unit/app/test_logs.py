@@ -40,6 +40,7 @@ def root() -> Iterator[None]:
     ("text", "warned"),
     [
         ("500", "500 has no unit and means 8m20s; write 500ms"),
+        ("1234567.5", "1234567.5 has no unit and means 14d6h56m7s500ms; write 1234567.5ms"),
         ("500s", ""),
         ("60", ""),
         ("0.5", ""),

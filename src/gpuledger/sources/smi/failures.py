@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from re import compile as pattern
 from typing import Final
 
 from gpuledger.host.commands import MAX_OUTPUT_BYTES, STUCK, CommandResult
@@ -133,6 +134,11 @@ _ERROR_WORDS: Final = (
 _MAX_CAUSE_LENGTH: Final = 400
 _MAX_LINES: Final = 4
 _ENDS: Final = 2048
+# Text between the tags of the XML.
+_NO_VALUE: Final = frozenset({"None", "N/A"})
+# A message has fewer commas than a row of the CSV.
+_FEWEST_COMMAS: Final = 4
+_PMON_ROW: Final = pattern(r"[0-9]+ (?:[0-9]+|-) ")
 
 
 def describe_failure(result: CommandResult, command: Command) -> str:
@@ -251,12 +257,25 @@ def _message(result: CommandResult) -> str:
 
 def _error_lines(raw: bytes) -> list[str]:
     """The lines at both ends of an output that are no data; of many, only those with a word for an error."""
-    text = decode_utf8(raw if len(raw) <= 2 * _ENDS else raw[:_ENDS] + b"\n" + raw[-_ENDS:])
+    text = decode_utf8(raw)
+    if len(raw) > 2 * _ENDS:
+        # Both cuts may leave a part of a line.
+        head, tail = raw[:_ENDS].rpartition(b"\n")[0], raw[-_ENDS:].partition(b"\n")[2]
+        text = decode_utf8(head + b"\n" + tail)
     lines = [" ".join(line.split()) for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("<", "|", "+"))]
+    lines = [line for line in lines if line and not _is_data(line)]
     if len(lines) > _MAX_LINES:
         lines = [line for line in lines if any(word in line.lower() for word in _ERROR_WORDS)]
     return lines[:_MAX_LINES]
+
+
+def _is_data(line: str) -> bool:
+    """Whether a line is of the XML, of a table, of the CSV or of the text report."""
+    if line.startswith(("<", "|", "+", "#")) or line.endswith(">") or line in _NO_VALUE:
+        return True
+    if line.count(", ") >= _FEWEST_COMMAS or _PMON_ROW.match(line):
+        return True
+    return " : " in line and _rank(line) > 0
 
 
 def _rank(line: str) -> int:

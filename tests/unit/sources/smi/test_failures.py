@@ -7,6 +7,7 @@ import pytest
 from gpuledger.host.commands import CommandResult
 from gpuledger.sources.smi.command import Command
 from gpuledger.sources.smi.failures import EXIT_CODES, describe_failure, is_fatal, unavailable_error
+from smi.recorded import fixture
 
 LOCAL, SSH = Command("nvidia-smi"), Command("ssh user@host nvidia-smi")
 # `nvidia-smi -h`, section RETURN VALUE, without 0.
@@ -72,6 +73,24 @@ def test_rows_of_data_are_no_message() -> None:
     assert describe_failure(result, LOCAL) == (
         "exit 14: the infoROM is corrupted: WARNING: infoROM is corrupted at gpu 0000:17:00.0"
     )
+
+
+@pytest.mark.parametrize("query", ["xml", "report", "query-gpu.csv", "query-compute-apps.csv", "pmon"])
+@pytest.mark.parametrize("code", [14, -9])
+def test_recorded_data_are_no_message(query: str, code: int) -> None:
+    data = fixture(f"cards/{query}")
+    warning = "WARNING: infoROM is corrupted at gpu 0000:01:00.0"
+    first_half = data[: len(data) // 2].rpartition("\n")[0]
+    for text in (data, data * 9, first_half):
+        alone = describe_failure(CommandResult(text.encode(), exit_code=code), LOCAL)
+        assert alone == ("exit 14: the infoROM is corrupted" if code == 14 else "exit -9: ended by signal 9")
+        printed = CommandResult(f"{text}\n{warning}\n".encode(), exit_code=code)
+        assert describe_failure(printed, LOCAL) == f"{alone}: {warning}"
+
+
+def test_a_row_of_a_gpu_that_requires_a_reset_is_no_message() -> None:
+    row = b"0, GPU-1, 00000000:01:00.0, [GPU requires reset], [GPU requires reset]\n"
+    assert describe_failure(CommandResult(row, exit_code=255), LOCAL).startswith("exit 255: another error")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from gpuledger.sources.smi.parsed_output import (
 
 _COLUMN = pattern(r"([A-Za-z][A-Za-z0-9_.]*)(?: \[([^\[\]]+)\])?")
 _BARE_NUMBER = pattern(r"[+-]?[0-9]+(?:\.[0-9]+)?")
+# Those of integrated GPUs (Jetson) have no prefix.
+_UUID = pattern(r"(?:GPU|MIG)-|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 _REJECTED = pattern(r"[Ff]ield \"([^\"\s]+)\" is not a valid field to query")
 _HEADER_NAMES = frozenset({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "pid"})
 
@@ -47,11 +49,11 @@ class ComputeApps:
     has_table: bool = False
 
     def take_processes(self, bus: str, uuid: str) -> list[dict[str, str]]:
-        """Processes of one GPU, looked up by bus id if the table has that column, else by UUID.
+        """Processes of one GPU, looked up by bus id if it and the table have one, else by UUID.
 
         Each is returned once: no two GPUs have the same processes, even if their ids are equal.
         """
-        table, name = (self.by_bus, bus) if self.by_bus else (self.by_uuid, uuid)
+        table, name = (self.by_bus, bus) if bus and self.by_bus else (self.by_uuid, uuid)
         found = table.get(name, [])
         table[name] = []
         return found
@@ -103,8 +105,8 @@ def parse_query_apps(text: str) -> ComputeApps:
     apps = ComputeApps()
     for header, cells in _rows(text, cell_names.PROCESS_NAME, apps.problems):
         row = {**header.row_by_name(cells), "type": "C"}
-        if bus := first_present(row, cell_names.BUS):
-            apps.by_bus.setdefault(normalize_bus_id(bus), []).append(row)
+        if bus := normalize_bus_id(first_present(row, cell_names.BUS) or ""):
+            apps.by_bus.setdefault(bus, []).append(row)
         if uuid := first_present(row, cell_names.UUID):
             apps.by_uuid.setdefault(uuid, []).append(row)
     apps.has_table = _find_header(text) is not None
@@ -213,7 +215,7 @@ def _is_plausible(cells: list[str], header: _CsvHeader) -> bool:
     for name, cell in zip(header.names, cells, strict=True):
         if absent_reason(cell):
             continue
-        if name in cell_names.UUID and not cell.startswith(("GPU-", "MIG-")):
+        if name in cell_names.UUID and not _UUID.match(cell):
             return False
         if name == "pid" and not (cell.isascii() and cell.isdigit()):
             return False

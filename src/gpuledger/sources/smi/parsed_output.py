@@ -122,10 +122,13 @@ _REASONS = (("lost", "GPU_IS_LOST"), ("reset", "RESET_REQUIRED"), ("permission",
 
 
 def normalize_bus_id(printed: str) -> str:
-    """Return a PCI bus id in the form of NVML's `busId` (8 digits of domain); other text unchanged."""
+    """Return a PCI bus id in the form of NVML's `busId` (8 digits of domain); other text unchanged.
+
+    Empty if it has no value, as for an integrated GPU.
+    """
     found = _BUS.fullmatch(printed.strip())
     if found is None:
-        return printed.strip()
+        return "" if absent_reason(printed) else printed.strip()
     domain, bus, device, function = found.groups()
     return f"{(domain or '0').zfill(8)}:{bus}:{device}.{function}".upper()
 

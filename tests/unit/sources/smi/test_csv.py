@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from builders import FakeClock
@@ -45,6 +47,25 @@ def test_the_text_report_alone_is_sufficient() -> None:
     assert processes(snapshot) == processes(read("cards"))
     assert snapshot.readings[0].values[q.POWER] == 211.37
     assert snapshot.readings[0].values[q.UTILIZATION] == 0.63
+
+
+def test_integrated_gpus_have_uuids_without_prefix_and_no_bus_id() -> None:
+    def printed(name: str) -> str:
+        return re.sub(r"00000000:[0-9A-F]{2}:00\.0", "[N/A]", fixture(name).replace("GPU-", ""))
+
+    apps = printed("cards/query-compute-apps.csv")
+    csv = read(
+        "cards", xml=None, report=None, query_gpu=printed("cards/query-gpu.csv"), query_compute_apps=apps
+    )
+    xml = read("cards", xml=re.sub(r'id="\[N/A\]"', 'id="N/A"', printed("cards/xml")))
+    for snapshot, like in ((csv, read("cards", xml=None, report=None)), (xml, read("cards"))):
+        assert [reading.values for reading in snapshot.readings] == [
+            reading.values for reading in like.readings
+        ]
+        assert processes(snapshot) == {uuid[4:]: found for uuid, found in processes(like).items()}
+        assert {reading.device.gpu.pci_bus_id for reading in snapshot.readings} == {""}
+        assert snapshot.failures == ()
+    assert all(reading.raw for reading in csv.readings)
 
 
 def test_raw_has_every_column_as_printed() -> None:

@@ -277,6 +277,16 @@ SCENARIOS = (
         {THROTTLED: None},
         also=(_dcgm("CLOCK_THROTTLE_REASONS", "4x20 128x179"),),
     ),
+    # A collectors file with both names of a field.
+    Scenario(
+        "both-names-dcgm",
+        {9: "", 13: "GPUPowerBrake"},
+        {THROTTLED: None, "gpuledger_device_row_remap_failed": None},
+        also=(
+            *(_dcgm(f"CLOCK{name}_REASONS", "4x20 128x179") for name in ("S_EVENT", "_THROTTLE")),
+            *(_dcgm(f"ROW_REMAP_{name}", "0x200") for name in ("FAILURE", "FAILED")),
+        ),
+    ),
     Scenario(
         "power-limit-smi",
         {58: "", 75: "GPUPowerThrottling"},

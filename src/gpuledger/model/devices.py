@@ -14,6 +14,7 @@ VENDORS = (NVIDIA, AMD, INTEL, OTHER_VENDOR)
 
 # NVIDIA's superchips have their CPU, its memory and one or more GPUs on one module.
 _SUPERCHIP = re.compile(r"\bG[HB][23]00\b")
+_PCI_BUS_ID = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])")
 
 
 def partition_word(vendor: str) -> str:
@@ -96,7 +97,16 @@ class Instance:
 Device = Gpu | Instance
 
 
+def selection_name(name: str) -> str:
+    """The form in which names of `--devices` are compared: lower case, a PCI bus id without zeros of its domain.
+
+    nvidia-smi writes domains of eight digits, the kernel of four, and lspci omits domain 0.
+    """
+    found = _PCI_BUS_ID.fullmatch(name.lower())
+    return f"{int(found[1] or '0', 16):x}:{found[2]}" if found else name.lower()
+
+
 def is_selected(gpu: Gpu, chosen: tuple[str, ...]) -> bool:
     """Whether `--devices` takes this Gpu: named by index, UUID or PCI bus id; an empty list takes all."""
-    names = {str(gpu.index), gpu.uuid.lower(), gpu.pci_bus_id.lower()}
-    return not chosen or any(name.lower() in names for name in chosen)
+    names = {str(gpu.index), gpu.uuid.lower(), selection_name(gpu.pci_bus_id)}
+    return not chosen or any(selection_name(name) in names for name in chosen)

@@ -11,6 +11,7 @@ import pytest
 from builders import gpu
 from gpuledger.host.clock import SystemClock
 from gpuledger.model.checks import Finding, Verdict
+from gpuledger.model.devices import is_selected
 from gpuledger.sources.checks import source_checks
 from gpuledger.sources.device_selection import DeviceSelection, describe_omission, format_indexes
 from gpuledger.sources.settings import SourceSettings
@@ -31,6 +32,10 @@ UNKNOWN = "which no GPU has as index, UUID or PCI bus id"
         (tuple("01234567"), ""),
         (tuple("0123"), f"--devices leaves out GPUs 4-7 of 8, {LEFT_OUT}"),
         (("GPU-0", "00000000:02:00.0"), f"--devices leaves out GPUs 1, 3-7 of 8, {LEFT_OUT}"),
+        (
+            ("0000:02:00.0", "03:00.0", "*"),
+            f"--devices leaves out GPUs 0-1, 4-7 of 8, {LEFT_OUT} and names *, {UNKNOWN}",
+        ),
         ((*"01234567", "GPU-9"), f"--devices names GPU-9, {UNKNOWN}"),
         (
             (*"0123456", "8"),
@@ -40,6 +45,19 @@ UNKNOWN = "which no GPU has as index, UUID or PCI bus id"
 )
 def test_the_omission_names_gpus_and_unknown_names(names: tuple[str, ...], omission: str) -> None:
     assert describe_omission(GPUS, names) == omission
+
+
+@pytest.mark.parametrize(
+    ("name", "selected"),
+    [
+        *(("00000000:0A:00.0", True), ("0000:0a:00.0", True), ("0A:00.0", True), ("0:0a:00.0", True)),
+        *(("0001:0a:00.0", False), ("0a:00.1", False), ("0a:00", False), ("", False), (":0a:00.0", False)),
+    ],
+)
+def test_a_pci_bus_id_selects_in_every_notation(name: str, selected: bool) -> None:
+    assert is_selected(gpu(0, pci_bus_id="00000000:0A:00.0"), (name,)) is selected
+    assert is_selected(gpu(0, pci_bus_id="0000:0a:00.0"), (name,)) is selected
+    assert is_selected(gpu(0, pci_bus_id="00010000:0A:00.0"), ("10000:0a:00.0",))
 
 
 def test_indexes_are_joined_to_spans() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuledger.host.pci import PciBus
-from gpuledger.model.devices import Gpu, is_selected
+from gpuledger.model.devices import Gpu, is_selected, selection_name
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.nvml.codes import Code
@@ -207,11 +207,11 @@ class GpuDiscovery:
         if not self._selected or not self.unreachable:
             return
         names = {
-            name.lower()
+            selection_name(name)
             for gpu in (state.gpu for state in self.states)
             for name in (str(gpu.index), gpu.uuid, gpu.pci_bus_id)
         }
-        if all(choice.lower() in names for choice in self._selected):
+        if all(selection_name(choice) in names for choice in self._selected):
             self.unreachable.clear()
 
     def _find_uncounted(self) -> tuple[str, ...]:

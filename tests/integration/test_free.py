@@ -22,13 +22,17 @@ GPUS = 24
 
 
 class Lab:
-    """A machine with 24 free GPUs, and its running gpuledger."""
+    """A machine with 24 free GPUs, and its running gpuledger.
 
-    def __init__(self, folder: Path) -> None:
+    A tick that is three intervals late withholds the GPUs, and `free` fails: the interval leaves time for a
+    busy machine.
+    """
+
+    def __init__(self, folder: Path, interval: str = "1s") -> None:
         self.folder = folder
         scenario = folder / "lab.yaml"
         scenario.write_text(f"gpus: {GPUS}\n")
-        self.flags = ("--source", f"simulator:{scenario}", "--interval", "100ms")
+        self.flags = ("--source", f"simulator:{scenario}", "--interval", interval)
         self.environment = {
             "GPULEDGER_CONTROL_SOCKET": str(folder / "control.sock"),
             "GPULEDGER_STATE_DIR": str(folder / "books"),
@@ -82,9 +86,14 @@ def server(lab: Lab) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.usefixtures("server")
-def test_processes_that_take_at_once_get_different_gpus_or_a_refusal(lab: Lab) -> None:
-    with ThreadPoolExecutor(20) as threads:
+def test_processes_that_take_at_once_get_different_gpus_or_a_refusal(tmp_path: Path) -> None:
+    """After the first tick: the 20 processes keep the machine so busy that a second one can be late."""
+    lab = Lab(tmp_path, interval="10m")
+    with (
+        serving_prepared(*lab.flags, env=lab.environment) as server,
+        ThreadPoolExecutor(20) as threads,
+    ):
+        server.wait_ticks()
         first = list(threads.map(lambda _: lab.free("--env"), range(20)))
         second = list(threads.map(lambda _: lab.free("--env"), range(20)))
     assert [(one.returncode, one.stderr) for one in first] == [(0, "")] * 20

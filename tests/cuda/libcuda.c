@@ -4,12 +4,16 @@
  * is appended to the file named by TEST_CUDA_LOG. A process that holds a context has a file with its pid in the
  * directory named by TEST_CUDA_PROCESSES. TEST_CUDA_LEAST is the oldest target that the compiler accepts (50
  * stands for sm_50); TEST_CUDA_FAIL names a call that returns an error. A kernel takes 4 ns per round.
+ *
+ * With TEST_CUDA_WAIT, a new context waits until something is written into the file of its process: until the
+ * test NVML library lists the process, as a driver does from the beginning.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -40,6 +44,10 @@ static int fails(const char *call) {
 static void sleep_for(double seconds) {
     struct timespec time = { (time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9) };
     nanosleep(&time, NULL);
+}
+static void wait_for_text(const char *path) {
+    struct stat found;
+    while (!stat(path, &found) && !found.st_size) sleep_for(0.005);
 }
 #define CALL append(__func__); if (fails(__func__)) return NO_DEVICE
 #define STARTED CALL; if (!initialized) return NOT_INITIALIZED
@@ -73,6 +81,7 @@ API int cuDevicePrimaryCtxRetain(void **to, int device) {
     if (folder) {
         snprintf(path, sizeof path, "%s/%d", folder, (int)getpid());
         close(open(path, O_WRONLY | O_CREAT, 0644));
+        if (getenv("TEST_CUDA_WAIT")) wait_for_text(path);
     }
     return SUCCESS;
 }

@@ -84,8 +84,11 @@ def apply(state: NvmlState, processes: list[Working]) -> None:
 
 
 @contextmanager
-def in_step(state: NvmlState, folder: Path) -> Iterator[None]:
-    """Inside the block, the state of the test NVML library follows the processes in `folder`."""
+def in_step(state: NvmlState, folder: Path) -> Iterator[dict[str, str]]:
+    """Inside the block, the state of the test NVML library follows the processes in `folder`.
+
+    Yields the variables for these processes. Each waits for its place in that state.
+    """
     over = Event()
 
     def follow() -> None:
@@ -95,11 +98,13 @@ def in_step(state: NvmlState, folder: Path) -> Iterator[None]:
             if now != before:
                 apply(state, now)
                 before = now
+                for process in now:
+                    (folder / str(process.pid)).write_text("listed")
 
     thread = Thread(target=follow, name="GPU of the tests", daemon=True)
     thread.start()
     try:
-        yield
+        yield {"TEST_CUDA_PROCESSES": str(folder), "TEST_CUDA_WAIT": "1"}
     finally:
         over.set()
         thread.join()

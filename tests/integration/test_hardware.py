@@ -77,10 +77,8 @@ def test_known_loads_are_seen_and_reported(state: NvmlState) -> None:
     folder.mkdir()
     # The newer library refreshes counters every 100 ms, as drivers do.
     libraries = (build("newer"), cuda.build())
-    with cuda.in_step(state, folder):
-        done = hardware(
-            state, libraries=libraries, TEST_CUDA_PROCESSES=str(folder), PATH=path_with_mps(state)
-        )
+    with cuda.in_step(state, folder) as variables_of_loads:
+        done = hardware(state, libraries=libraries, **variables_of_loads, PATH=path_with_mps(state))
     assert (done.returncode, done.stderr) == (0, "")
     report = (state.path.parent / "out" / "report.md").read_text()
     for text in (

@@ -198,7 +198,9 @@ def check_types(observation: Observation) -> Iterator[Finding]:
     elif servers and not clients:
         yield works(*MPS, f"{len(servers)} server(s), no client in the driver's list of MPS clients")
     else:
-        active = sum((process.usage.sm or 0) > 0 for process in clients)
+        # In any reading: one that follows the last immediately has no new samples.
+        used = {one.key for each in observation.snapshots for one in each.processes if one.usage.sm}
+        active = sum(process.key in used for process in clients)
         yield works(
             *MPS, f"{len(servers)} server(s), {len(clients)} client(s), {active} with own utilization"
         )

@@ -98,7 +98,7 @@ Device = Gpu | Instance
 
 
 def selection_name(name: str) -> str:
-    """The form in which names of `--devices` are compared: lower case, a PCI bus id without zeros of its domain.
+    """The form in which names of `--devices` are compared: lower case, and one notation of PCI bus ids.
 
     nvidia-smi writes domains of eight digits, the kernel of four, and lspci omits domain 0.
     """

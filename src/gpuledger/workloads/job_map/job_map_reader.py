@@ -197,18 +197,18 @@ def job_map_allocations(
     """One Allocation per job and Device, in the order of files and lines.
 
     `kind` must equal the owner kind of the jobs' processes (`slurm`, or `job` for other batch systems), so
-    that allocation and process have the same owner. `slurm_jobs` know the users.
+    that allocation and process have the same owner. `slurm_jobs` know the users, and the numbers of jobs that
+    a file names otherwise: 123_4 for a task of an array, or a SLUID.
     """
     index = DeviceIndex(devices)
     # The file of a GPU and the file of its instance can both name the job.
     found: dict[tuple[str, str], Allocation] = {}
     for item in jobs.jobs:
         known = None if slurm_jobs is None else slurm_jobs.get(item.job)
-        facts = known.facts if known else {}
-        user = known.user if known else ""
-        workload = Workload(kind=kind, job=item.job, user=user, found_by=FOUND_BY, **facts)
+        job, facts, user = (known.job, known.facts, known.user) if known else (item.job, {}, "")
+        workload = Workload(kind=kind, job=job, user=user, found_by=FOUND_BY, **facts)
         for device in index.find(item.device):
-            found.setdefault((item.job, device.uuid), Allocation(device, workload, found_by=FOUND_BY))
+            found.setdefault((job, device.uuid), Allocation(device, workload, found_by=FOUND_BY))
     return tuple(found.values())
 
 

@@ -58,7 +58,7 @@ class SlurmJob:
 
 
 class SlurmJobs:
-    """The jobs at one moment, by number and by SLUID. Immutable.
+    """The jobs at one moment, by number, by SLUID and by `ARRAY_TASK` as `squeue` writes it. Immutable.
 
     `stale` is the number of job cgroups without a process, left behind by ended jobs.
     """
@@ -66,7 +66,11 @@ class SlurmJobs:
     def __init__(self, jobs: Iterable[SlurmJob] = (), stale: int = 0) -> None:
         self.jobs = tuple(sorted(jobs, key=lambda item: (len(item.job), item.job)))
         self.stale = stale
-        self._by_name = {item.sluid: item for item in self.jobs if item.sluid}
+        tasks = [(f"{item.array_job}_{item.array_task}", item) for item in self.jobs if item.array_task]
+        # Users can change these variables: two jobs that claim to be the same task are not known by it.
+        counts = Counter(name for name, _ in tasks)
+        self._by_name = {name: item for name, item in tasks if counts[name] == 1}
+        self._by_name |= {item.sluid: item for item in self.jobs if item.sluid}
         self._by_name |= {item.job: item for item in self.jobs}
 
     def __len__(self) -> int:
@@ -82,7 +86,7 @@ class SlurmJobs:
         return iter(self.jobs)
 
     def get(self, name: str) -> SlurmJob | None:
-        """The job with this number or SLUID."""
+        """The job with this number or SLUID, or the task of an array such as 123_4."""
         return self._by_name.get(name)
 
     @property

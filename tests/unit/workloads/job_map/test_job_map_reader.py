@@ -235,6 +235,28 @@ def test_the_owner_equals_the_owner_of_its_processes(directory: Directory) -> No
     assert (other.workload.kind, other.workload.user) == ("job", "")
 
 
+@pytest.mark.parametrize(
+    ("written", "job"),
+    [
+        ("130", "130"),
+        ("123_4", "130"),
+        ("123_5", "123_5"),
+        ("s5K1KKYAYG5D00", "131"),
+        # Two jobs claim to be this task.
+        ("9_1", "9_1"),
+        ("130\n123_4", "130"),
+    ],
+)
+def test_a_job_that_a_file_names_in_another_way_is_the_job_of_its_processes(
+    directory: Directory, written: str, job: str
+) -> None:
+    task = SlurmJob("130", user="ann", array_job="123", array_task="4")
+    twice = [SlurmJob(number, array_job="9", array_task="1") for number in ("140", "141")]
+    jobs = SlurmJobs([task, SlurmJob("131", sluid="s5K1KKYAYG5D00", user="ann"), *twice])
+    (found,) = job_map_allocations(mapped(directory, _0=f"{written}\n"), [ONE], jobs)
+    assert (found.workload.job, found.workload.user) == (job, "ann" if jobs.get(job) else "")
+
+
 def test_pipes_and_endless_files_are_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0")
     (tmp_path / "1").symlink_to("/dev/zero")

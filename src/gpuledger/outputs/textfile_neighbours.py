@@ -22,6 +22,13 @@ _TIMESTAMP = re.compile(
     rb"^[ \t]*[a-zA-Z_:][a-zA-Z0-9_:]*[ \t]*(?:\{[^\n]*\}[ \t]*|[ \t])[^ \t\n{}\"]+[ \t]+-?\d+[ \t]*$",
     re.MULTILINE,
 )
+# Comments that node_exporter does not read, or of which it takes any text.
+_HELP = re.compile(rb"[ \t]*#(?![ \t]*TYPE[ \t])")
+# A comment, a sample with its value as the group, or an empty line.
+_LINE = re.compile(
+    rb"[ \t]*(?:#.*|[a-zA-Z_:][a-zA-Z0-9_:]*(?:[ \t]*\{.*\}[ \t]*|[ \t]+)"
+    rb"([^ \t\"{}]+)(?:[ \t]+-?\d+)?[ \t]*)?"
+)
 
 
 class NeighbourProblem(NamedTuple):
@@ -86,6 +93,25 @@ class NeighbourFiles:
 def _reason_to_drop(content: bytes) -> str:
     if _TIMESTAMP.search(content):
         return "has timestamps"
-    if content and len(content) < _MAX_BYTES and not content.endswith(b"\n"):
+    if len(content) == _MAX_BYTES:
+        # The last line may be cut.
+        return ""
+    if content and not content.endswith(b"\n"):
         return "does not end with a line end"
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.endswith(b"\r") and not _HELP.match(line):
+            return "has line ends of Windows"
+        if not _is_valid(line):
+            return f"is not in Prometheus's text format in line {number}"
     return ""
+
+
+def _is_valid(line: bytes) -> bool:
+    found = _LINE.fullmatch(line)
+    if found is None or found[1] is None:
+        return found is not None
+    try:
+        float(found[1])
+    except ValueError:
+        return False
+    return b"_" not in found[1]

@@ -46,7 +46,19 @@ def test_families_are_found_by_the_names_at_line_starts(
         ('a{b="c d"} 1 1700000000000\n', "has timestamps"),
         ("b 1\na{} 1e3\t-5 \nc 1\n", "has timestamps"),
         ("a 1", "does not end with a line end"),
+        ("a 1\r\n", "has line ends of Windows"),
+        ("# TYPE a gauge\r\na 1\n", "has line ends of Windows"),
+        ("a 1\n\r\nb 1\n", "has line ends of Windows"),
+        ("\ufeffa 1\n", "is not in Prometheus's text format in line 1"),
+        ("a 1\nb 1,5\n", "is not in Prometheus's text format in line 2"),
+        ("a\n", "is not in Prometheus's text format in line 1"),
+        ("a 1 # x\n", "is not in Prometheus's text format in line 1"),
+        ("usage: tool\n", "is not in Prometheus's text format in line 1"),
+        ("\0\n" * 100, "is not in Prometheus's text format in line 1"),
+        ("a 1_0\n", "is not in Prometheus's text format in line 1"),
+        ("<html>\n", "is not in Prometheus's text format in line 1"),
         ("a 1\n", ""),
+        ('# HELP a b\r\n# x\r\n  # TYPE a gauge\n\n \t\n a{} +Inf\nb NaN\nc{d="}"}1e3\n', ""),
         ('a{b="} 1 2"} 5\n', ""),
         ("# HELP a 1 2\n# 1 2\n", ""),
         ("", ""),
@@ -84,6 +96,5 @@ def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.prom")
     (tmp_path / "directory.prom").mkdir()
     (tmp_path / "gone.prom").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "binary.prom").write_bytes(b"\xff\x00\n" * 100)
     assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems() == []
     assert NeighbourFiles(tmp_path / "missing" / "gpu_processes.prom", OURS).find_problems() == []

@@ -95,7 +95,7 @@ class GpuEnergyLedger:
     Gpus with a missing or frozen counter. `still_since` is when this run first read the counter or last saw
     it move. `ended_load` is the driver load that a lower reading ended. `ghosts` are, by pid, processes of
     the last interval that were in no list. `metered_at` is the last reading of the counter or, without one,
-    of power.
+    of power. `unread_since` is when the known counter was first missing beside a reading of power.
     """
 
     gpu: Gpu
@@ -117,6 +117,7 @@ class GpuEnergyLedger:
     power: tuple[float, float] | None = None
     seen_unix: float | None = None
     metered_at: float | None = None
+    unread_since: float | None = None
 
     def __post_init__(self) -> None:
         # A known counter that fails after a restart is not a missing one.
@@ -148,7 +149,7 @@ class GpuEnergyLedger:
     def interrupt(self) -> None:
         """Stop observing: energy until the first observed move is unobserved, as after a restart."""
         self.counter, _ = self.counter.resumed(self.counter.epoch)
-        self.evidence = self.power = self.quiet_since = self.still_since = None
+        self.evidence = self.power = self.quiet_since = self.still_since = self.unread_since = None
         self.ghosts = {}
         if self.has_counter and not self.frozen:
             # The counter covers the energy of the interval that ends here.
@@ -176,7 +177,7 @@ class GpuEnergyLedger:
         listed = {process.key: process for processes in process_lists for process in processes or ()}
         lists = ProcessLists(at, listed, serving_processes(listed.values()) if serving is None else serving)
         self._gather(at, unix, reading, parts)
-        # If a known counter fails, power does not replace it.
+        # If a known counter fails, power does not replace it until a minute has passed.
         if reading.get(q.ENERGY) is not None or (self.power is not None and not self.has_counter):
             self.metered_at = at
         posted = self._close(_Tick(at, unix, parts, lists, good), reading)
@@ -221,9 +222,8 @@ class GpuEnergyLedger:
     def _close(self, now: _Tick, reading: Reading) -> list[Posting]:
         energy = reading.get(q.ENERGY)
         if energy is None:
-            if self.has_counter or not now.good or self.power is None:
-                return []
-            return self._close_integrated(now)
+            return self._close_without_counter(now)
+        self.unread_since = None
         if not self.has_counter:
             # Until now, power replaced the counter.
             self.has_counter = True
@@ -253,6 +253,33 @@ class GpuEnergyLedger:
             # Avoid double counting: the counter already covers this energy.
             self.integral = 0.0
         return self._unobserved(verdict.tail, now.unix, before.epoch_number) + self._act(verdict, now)
+
+    def _close_without_counter(self, now: _Tick) -> list[Posting]:
+        if not now.good or self.power is None:
+            self.unread_since = None
+            return []
+        if not self.has_counter:
+            return self._close_integrated(now)
+        if self.unread_since is None:
+            self.unread_since = now.at
+        if now.at - self.unread_since < LONGEST_INTERVAL or not self.integral:
+            return []
+        return self._replace_counter(now)
+
+    def _replace_counter(self, now: _Tick) -> list[Posting]:
+        """Use power from here on: the source has no counter, as nvidia-smi after a run with NVML.
+
+        If the counter is read again, its epoch opens at its first move: power covers the time before.
+        """
+        before = self.counter
+        self.has_counter = self.frozen = False
+        self.counter = EnergyCounter(before.epoch, epoch_number=before.epoch_number + 1)
+        self.metered_at = now.at
+        if before.tail:
+            # The integral does not cover the whole interval: it must not teach a floor.
+            self.quiet_since = None
+        tail = self._unobserved(before.tail, now.unix, before.epoch_number)
+        return tail + self._close_integrated(now)
 
     def _is_frozen(self, now: _Tick) -> bool:
         still = self.still_since is not None and now.at - self.still_since >= LONGEST_INTERVAL

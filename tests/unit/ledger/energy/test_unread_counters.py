@@ -1,0 +1,137 @@
+"""A counter that can no longer be read: after a minute, power replaces it, and no second counts twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from builders import gpu, process
+from energy_helpers import Bench, flat
+from gpuledger.ledger.energy.floor import FloorEstimator
+from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger
+from gpuledger.model.process import GpuProcess
+
+CARD = gpu(0, name="NVIDIA H100")
+J = 1000
+WATTS = 300
+RESIDENT = process(CARD, 1)
+
+
+def run(
+    bench: Bench,
+    seconds: range,
+    counter: Callable[[int], int | None],
+    lists: Sequence[GpuProcess] | None = (RESIDENT,),
+    power: float | None = WATTS,
+) -> None:
+    for second in seconds:
+        joules = counter(second)
+        bench.tick(float(second), None if joules is None else joules * J, lists, power=power)
+
+
+def true_counter(second: int) -> int:
+    return 5000 + WATTS * second
+
+
+def no_counter(_: int) -> None:
+    return None
+
+
+def running(power: float | None = WATTS) -> Bench:
+    """Ten seconds with a counter."""
+    bench = Bench(CARD, limit=700)
+    bench.tick(0, true_counter(0) * J, [RESIDENT], fresh=True, power=power)
+    run(bench, range(1, 11), true_counter, power=power)
+    return bench
+
+
+def joules(bench: Bench) -> float:
+    return sum(one.millijoules for one in bench.posted) / J
+
+
+def test_a_source_without_a_counter_goes_on_with_power_after_one_that_had_it() -> None:
+    """The books of NVML, continued with nvidia-smi."""
+    bench = Bench(CARD, stored=true_counter(0) * J, limit=700)
+    run(bench, range(1, 201), no_counter)
+    assert joules(bench) == WATTS * 199
+    split = [flat(one) for one in bench.posted if one.residents]
+    assert split == [{1: WATTS * J}] * 139, "from the first minute on, in which the counter was awaited"
+    assert all(one.integrated for one in bench.posted if one.millijoules)
+    assert bench.book.is_metered(200)
+
+
+@pytest.mark.parametrize(
+    ("what", "fails", "integrated"),
+    [
+        ("a short failure is covered by the counter", 59, 0),
+        ("a failure of a minute", 62, 62),
+        ("a long failure", 500, 500),
+    ],
+)
+def test_no_second_counts_twice_when_the_counter_is_back(what: str, fails: int, integrated: int) -> None:
+    bench = running()
+    back = 11 + fails
+    run(bench, range(11, back), no_counter)
+    run(bench, range(back, back + 20), true_counter)
+    by_power = sum(one.millijoules for one in bench.posted if one.integrated) / J
+    # The second in which it is back belongs to power, the one of its first move to nobody.
+    missing = WATTS if integrated else 0
+    assert by_power == (WATTS * (integrated + 1) if integrated else 0), what
+    assert joules(bench) == WATTS * (back + 19) - missing, what
+    assert bench.book.counter.epoch_number == (1 if integrated else 0)
+
+
+def test_a_frozen_counter_that_fails_is_still_replaced_by_power() -> None:
+    bench = running()
+    run(bench, range(11, 91), lambda _: true_counter(10))
+    assert bench.book.frozen
+    run(bench, range(91, 201), no_counter)
+    run(bench, range(201, 221), lambda second: second * WATTS)
+    assert not bench.book.frozen
+    assert joules(bench) == WATTS * (220 - 1)
+
+
+def test_the_replaced_counter_opens_at_its_first_move_after_a_restart_too() -> None:
+    bench = running()
+    run(bench, range(11, 101), no_counter)
+    before = joules(bench)
+    again = Bench(CARD, limit=700)
+    stored, _ = bench.book.counter.resumed(bench.book.counter.epoch)
+    again.book = GpuEnergyLedger(CARD, stored, FloorEstimator())
+    run(again, range(200, 211), true_counter)
+    assert before == WATTS * 100
+    assert joules(again) == WATTS * 9
+
+
+@pytest.mark.parametrize(
+    ("what", "lists", "power"),
+    [("without process lists", None, WATTS), ("without power", (RESIDENT,), None)],
+)
+def test_what_says_nothing_of_the_source_replaces_no_counter(
+    what: str, lists: Sequence[GpuProcess] | None, power: float | None
+) -> None:
+    bench = running()
+    run(bench, range(11, 201), no_counter, lists, power)
+    run(bench, range(201, 211), true_counter)
+    assert joules(bench) == WATTS * 210, what
+    assert not [one for one in bench.posted if one.integrated], what
+
+
+def test_a_pause_begins_the_minute_again() -> None:
+    bench = running()
+    run(bench, range(11, 61), no_counter)
+    bench.book.interrupt()
+    run(bench, range(100, 150), no_counter)
+    assert joules(bench) == WATTS * 10
+    assert bench.book.has_counter
+
+
+def test_the_energy_before_the_failure_is_booked_to_the_old_epoch() -> None:
+    bench = running()
+    run(bench, range(11, 16), true_counter, lists=None)
+    run(bench, range(16, 101), no_counter)
+    tail = next(one for one in bench.posted if one.unobserved and not one.integrated)
+    assert (tail.unobserved, tail.epoch_number) == (WATTS * 5 * J, 0)
+    assert (bench.book.counter.opening, bench.book.counter.epoch_number) == (None, 1)
+    assert joules(bench) == WATTS * 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,13 @@ from gpuledger.model.devices import Instance, is_selected
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.quantities import COLUMNS, PCIE_WIDTH_MAX, Quantity, limit_link_width
+from gpuledger.model.quantities import (
+    COLUMNS,
+    PCIE_SAMPLES,
+    PCIE_WIDTH_MAX,
+    Quantity,
+    limit_link_width,
+)
 from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.device_selection import DeviceSelection
@@ -34,6 +41,8 @@ from gpuledger.sources.smi.parsed_output import Cells, GpuBlock, SmiOutput
 from gpuledger.sources.smi.processes import build_processes, collect_process_lists
 from gpuledger.sources.smi.queries import RETRY_SECONDS, SmiQueries
 from gpuledger.sources.smi.settings import SmiSettings
+
+log = logging.getLogger("gpuledger.smi")
 
 _MIG_IDS = ("index", "gpu_instance_id", "compute_instance_id")
 
@@ -94,6 +103,8 @@ class SmiSource:
         gpus_queried = self._clock.elapsed()
         if COLUMNS in wanted:
             self._column_reader.add_columns(output, findings)
+        if PCIE_SAMPLES in wanted:
+            self._log_unmeasured_pcie()
         columns_queried = self._clock.elapsed()
         parsed_gpus = self._parse_gpus(output, findings)
         self._info = replace(
@@ -146,6 +157,14 @@ class SmiSource:
     def close(self) -> None:
         """End the loop mode; no other resource is held between ticks."""
         self._queries.reports.close()
+
+    def _log_unmeasured_pcie(self) -> None:
+        if PCIE_SAMPLES.key not in self._logged:
+            self._logged.add(PCIE_SAMPLES.key)
+            log.warning(
+                "--smi.pcie-throughput has no effect: nvidia-smi does not print PCIe rates; read NVML in its "
+                "place (--source nvml), or remove the flag"
+            )
 
     def _query_gpus(self, findings: SourceFindings) -> SmiOutput:
         try:

@@ -140,6 +140,14 @@ def test_devices_selects_gpus_by_index_uuid_or_bus_id(selector: str) -> None:
     assert [reading.device.uuid for reading in read("cards", selector).readings] == [SECOND]
 
 
+def test_a_request_for_pcie_samples_is_answered_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    smi = source(Recorded("cards"))
+    for wanted in (ALL, ALL | {q.PCIE_SAMPLES}, ALL | {q.PCIE_SAMPLES}):
+        smi.read(wanted)
+    (line,) = [record.message for record in caplog.records]
+    assert "--smi.pcie-throughput has no effect" in line and "--source nvml" in line
+
+
 def test_the_host_identifies_all_pids_once_per_tick() -> None:
     host = FirstSeenHost()
     smi = SmiSource(SmiSettings(), (), host, FakeClock(), Recorded("cards"))

@@ -47,8 +47,8 @@ class CgroupUsageReader:
         self._root = root
         self._period = period
         self._due: float | None = None
-        # By text of /proc/PID/cgroup, of the processes of the last reading.
-        self._known: dict[str, tuple[CgroupOwner, _Folders]] = {}
+        # By text of /proc/PID/cgroup and its owner, of the processes of the last reading.
+        self._known: dict[tuple[str, Workload], _Folders | None] = {}
         self._before = self._known
         # Slurm jobs by number, as last searched for.
         self._jobs: dict[str, _Folders] = {}
@@ -88,19 +88,43 @@ class CgroupUsageReader:
         text, owner = process.host.cgroup, process.workload
         if not text or process.host.workload is not None:
             return None
-        known = self._known.get(text) or self._before.get(text)
-        if known is None:
-            found = parse_cgroup(text)
-            known = (found, _owner_folders(self._root, text, found))
-        self._known[text] = known
-        named, folders = known
-        is_same = named.kind == owner.kind and _ids(named) == (
-            owner.pod_uid,
-            "" if owner.kind == "pod" else owner.container_id,
-            owner.job,
-            owner.unit,
-        )
-        return folders if is_same and folders != _Folders() else None
+        key = (text, owner)
+        if key in self._before:
+            self._known[key] = self._before[key]
+        elif key not in self._known:
+            named = _find_named(parse_cgroup(text), owner)
+            folders = _Folders() if named is None else _owner_folders(self._root, text, named)
+            self._known[key] = None if folders == _Folders() else folders
+        return self._known[key]
+
+
+def _find_named(found: CgroupOwner, owner: Workload) -> CgroupOwner | None:
+    """What a cgroup names of the owner of its process: the innermost, or one around it; None without one.
+
+    A static pod is named by a hash, and a Slurm job can be by a SLUID: these have no second name to compare.
+    """
+    levels = [found]
+    while (outer := levels[-1].outer) is not None:
+        levels.append(outer)
+    same = [one for one in levels if one.kind == owner.kind]
+    exact = [one for one in same if _is_named(one, owner)]
+    others = [one for one in same if _has_other_name(one, owner)]
+    return next(iter(exact or others), None)
+
+
+def _is_named(found: CgroupOwner, owner: Workload) -> bool:
+    if owner.kind == "pod":
+        return found.pod_uid == owner.pod_uid
+    if owner.kind == "container":
+        # The cgroup has the name of a container only if it has no id.
+        return found.container_id == owner.container_id and found.container in ("", owner.container)
+    return (found.job, found.unit) == (owner.job, owner.unit)
+
+
+def _has_other_name(found: CgroupOwner, owner: Workload) -> bool:
+    if owner.kind == "pod":
+        return bool(found.pod_uid) and "-" not in found.pod_uid and found.pod_uid != owner.inner_pod_uid
+    return owner.kind == "slurm" and not found.job.isdigit()
 
 
 def _job_folders(root: Path) -> dict[str, _Folders]:
@@ -121,9 +145,10 @@ def _hierarchies(root: Path, job: JobCgroup) -> Iterator[tuple[str, Path]]:
             yield name, folder
 
 
-def _ids(owner: CgroupOwner) -> tuple[str, ...]:
-    container = "" if owner.kind == "pod" else owner.container_id
-    return (owner.pod_uid, container, owner.job, owner.unit)
+def _identity(owner: CgroupOwner) -> str:
+    """What identifies an owner of its kind: a job can have a container inside, and a container a unit."""
+    container = owner.container_id or owner.container
+    return {"pod": owner.pod_uid, "container": container, "unit": owner.unit}.get(owner.kind, owner.job)
 
 
 def _owner_folders(root: Path, text: str, owner: CgroupOwner) -> _Folders:
@@ -156,7 +181,7 @@ def _outermost(path: str, owner: CgroupOwner) -> str | None:
     for count in range(1, len(parts) + 1):
         folder = "/".join(parts[:count])
         named = parse_cgroup(f"0::/{folder}")
-        if named.kind == owner.kind and _ids(named) == _ids(owner):
+        if named.kind == owner.kind and _identity(named) == _identity(owner):
             return folder
     return None
 

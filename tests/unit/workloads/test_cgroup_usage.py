@@ -32,6 +32,27 @@ OWNERS = [
 ]  # fmt: skip
 
 
+HASH, SLUID, OTHER_ID = "f" * 32, "s5K1KKYAYG5D00", "cd" * 32
+NESTED = f"kubepods/pod{UID}/{ID}/kubepods/pod{HASH}"
+# Owners that are not what the cgroup names first, or that it names otherwise.
+OWNERS_OF_OTHER_NAMES = [
+    ("a job of which the path has the SLUID", f"0::/system.slice/slurmstepd.scope/{SLUID}/step_0",
+     f"system.slice/slurmstepd.scope/{SLUID}", Workload("slurm", job="131", step="0", user="ann")),
+    ("a static pod, of which it has the hash", f"0::/kubepods/pod{HASH}/{ID}",
+     f"kubepods/pod{HASH}", Workload("pod", "ml", "static-0", "main", UID, ID)),
+    ("the pod around a static pod", f"0::/{NESTED}/{OTHER_ID}", f"kubepods/pod{UID}",
+     Workload("pod", "ml", "vc-0", "k3s", UID, ID, inner_pod_uid=HASH)),
+    ("the inner pod, if it is the known one", f"0::/{NESTED}/{OTHER_ID}", NESTED,
+     Workload("pod", "ml", "static-0", "main", UID[:-1] + "2", OTHER_ID)),
+    ("the container of a node of kind", f"0::/docker/{ID}/kubepods/pod{UID}/{OTHER_ID}", f"docker/{ID}",
+     Workload("container", container="kind", container_id=ID, inner_pod_uid=UID)),
+    ("a whole job, not the container in it", f"0::/slurm/uid_1/job_7/step_0/docker/{ID}", "slurm/uid_1/job_7",
+     Workload("slurm", job="7", step="0", user="ann", container_id=ID)),
+    ("an LXC container", "0::/lxc.payload.web/system.slice/a.service", "lxc.payload.web",
+     Workload("container", container="web")),
+]  # fmt: skip
+
+
 def write(folder: Path, **files: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -59,6 +80,15 @@ def test_the_cgroup_is_the_whole_owner(tmp_path: Path, text: str, folder: str, o
     )
     (found,) = read(CgroupUsageReader(tmp_path), in_cgroup(text, owner), in_cgroup(text, owner, 2))
     assert found == CgroupUsage(owner, 1_234_567, 3 * GIB, False, 8 * GIB, 5, is_limited=True)
+
+
+@pytest.mark.parametrize(("what", "text", "folder", "owner"), OWNERS_OF_OTHER_NAMES)
+def test_an_owner_that_the_cgroup_names_otherwise_has_its_whole_cgroup(
+    tmp_path: Path, what: str, text: str, folder: str, owner: Workload
+) -> None:
+    write(tmp_path / folder, cpu__stat="usage_usec 5", memory__peak=str(GIB))
+    (found,) = read(CgroupUsageReader(tmp_path), in_cgroup(text, owner))
+    assert (found.workload, found.cpu, found.memory_peak) == (owner, 5, GIB), what
 
 
 def test_limits_of_the_cgroups_around_it_count(tmp_path: Path) -> None:

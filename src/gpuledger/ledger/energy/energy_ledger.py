@@ -106,7 +106,10 @@ class EnergyLedger:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
                     gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
                 if gpu_ledger.invalid and not rejected:
-                    _log_rejected(before, reading.device, simulated=snapshot.source.simulated)
+                    if gpu_ledger.excess_since is None:
+                        _log_rejected(before, reading.device, simulated=snapshot.source.simulated)
+                    else:
+                        _log_excess(reading)
         return posted
 
     def _gpu_ledger(self, gpu: Gpu, epoch: Epoch, snapshot: Snapshot) -> GpuEnergyLedger:
@@ -150,4 +153,14 @@ def _log_rejected(counter: EnergyCounter, gpu: Gpu, *, simulated: bool) -> None:
         value,
         counter.last,
         remedy,
+    )
+
+
+def _log_excess(reading: Reading) -> None:
+    """Log the first reading of a Gpu's power that is left out of its energy."""
+    log.warning(
+        "the power of GPU %s read %s W, more than twice its limit, which cannot be true: it is left out of "
+        "the energy and, as later ones, only counted (gpuledger_invalid_values_total)",
+        reading.device.uuid,
+        reading.get(q.POWER),
     )

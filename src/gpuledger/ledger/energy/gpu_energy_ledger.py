@@ -34,6 +34,8 @@ _NOTHING = BookedInterval(0, MEASURED, 0, 0, {})
 
 # A superchip module may draw 2.25 times the limit of one of its GPUs (GB200: 2700 W and 1200 W).
 _MODULE_LIMIT = 3
+# A reading of power beyond this multiple of the highest limit is wrong: peaks of milliseconds are below it.
+_POWER_LIMIT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class GpuEnergyLedger:
     it move. `ended_load` is the driver load that a lower reading ended. `ghosts` are, by pid, processes of
     the last interval that were in no list. `metered_at` is the last reading of the counter or, without one,
     of power. `unread_since` is when the known counter was first missing beside a reading of power.
+    `excess_since` is when power began to be beyond what its limit allows.
     """
 
     gpu: Gpu
@@ -118,6 +121,7 @@ class GpuEnergyLedger:
     seen_unix: float | None = None
     metered_at: float | None = None
     unread_since: float | None = None
+    excess_since: float | None = None
 
     def __post_init__(self) -> None:
         # A known counter that fails after a restart is not a missing one.
@@ -190,12 +194,27 @@ class GpuEnergyLedger:
         if power is None:
             self.power = None
             return
+        if self._is_excessive(at, power, reading):
+            return
         if self.power is not None:
             before, then = self.power
             # The power during a gap is unknown: do not integrate over it.
             if at - then <= LONGEST_INTERVAL:
                 self.integral += (power + before) / 2 * (at - then) * 1000
         self.power = (power, at)
+
+    def _is_excessive(self, at: float, power: float, reading: Reading) -> bool:
+        """Whether power cannot be true: the next reading replaces it. After a minute, its limit is wrong."""
+        limit = _highest_limit(reading)
+        if limit is None or power <= _POWER_LIMIT * limit:
+            self.excess_since = None
+            return False
+        if self.excess_since is None:
+            self.excess_since = at
+        is_excessive = at - self.excess_since <= LONGEST_INTERVAL
+        if is_excessive and (self.frozen or not self.has_counter):
+            self.invalid += 1
+        return is_excessive
 
     def _gather(self, at: float, unix: float, reading: Reading, parts: Sequence[Reading]) -> None:
         self.offset = sample_offset(reading, at, unix, self.offset)
@@ -230,7 +249,7 @@ class GpuEnergyLedger:
             self.counter, _ = self.counter.take_reading(CounterReading(now.at, int(energy), now.good, None))
             self.still_since = now.at
             return self._end_integral(now)
-        limit = reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT)
+        limit = _highest_limit(reading)
         if limit is not None and reading.counts_module_energy:
             limit *= _MODULE_LIMIT
         before = self.counter
@@ -409,3 +428,7 @@ class GpuEnergyLedger:
                     length / 1e6,
                     has_residents=bool(computing),
                 )
+
+
+def _highest_limit(reading: Reading) -> float | None:
+    return reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT)

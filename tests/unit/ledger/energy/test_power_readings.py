@@ -1,0 +1,92 @@
+"""Power that is summed to energy: readings that cannot be true are left out, counted and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from builders import gpu, process, reading, snapshot
+from energy_helpers import Bench
+from gpuledger.ledger.energy.energy_ledger import EnergyLedger
+from gpuledger.ledger.energy.floor import Floors
+from gpuledger.model import quantities as q
+from gpuledger.model.snapshot import Reading
+
+CARD = gpu(0, name="NVIDIA T4")
+RESIDENT = process(CARD, 1)
+J, WATTS, LIMIT = 1000, 60.0, 70.0
+
+
+def energy(
+    wrong: Mapping[int, float], seconds: int = 100, limit: float | None = LIMIT, usual: float = WATTS
+) -> tuple[float, int]:
+    """Joules of a GPU without a counter, and the number of rejected readings."""
+    bench = Bench(CARD, limit=limit)
+    for second in range(seconds + 1):
+        bench.tick(float(second), None, [RESIDENT], power=wrong.get(second, usual))
+    return sum(one.millijoules for one in bench.posted) / J, bench.book.invalid
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong", "joules", "invalid"),
+    [
+        ("nothing wrong", {}, 6000, 0),
+        ("a spike", {50: 65_535.0}, 6000, 1),
+        ("two spikes in a row", {50: 65_535.0, 51: 9_999.0}, 6000, 2),
+        ("three spikes", {20: 65_535.0, 40: 65_535.0, 60: 65_535.0}, 6000, 3),
+        ("the first reading", {0: 65_535.0}, 5940, 1),
+        ("the last reading", {100: 65_535.0}, 5940, 1),
+        ("a peak that the board can draw", {50: 140.0}, 6080, 0),
+        ("just above", {50: 140.1}, 6000, 1),
+        ("a minute of nonsense", dict.fromkeys(range(20, 79), 65_535.0), 6000, 59),
+        ("nonsense for longer is a gap", dict.fromkeys(range(20, 80), 65_535.0), 6000 - 61 * 60, 60),
+    ],
+)
+def test_a_reading_beyond_twice_the_limit_is_left_out(
+    what: str, wrong: Mapping[int, float], joules: float, invalid: int
+) -> None:
+    assert energy(wrong) == (joules, invalid), what
+
+
+def test_without_a_known_limit_every_reading_counts() -> None:
+    assert energy({50: 1000.0}, limit=None) == (6000 + 940, 0)
+
+
+def test_after_a_minute_the_limit_is_what_is_wrong() -> None:
+    """Some drivers report a limit that is not that of the board."""
+    joules, invalid = energy({}, seconds=161, limit=5.0)
+    assert (joules, invalid) == (WATTS * 100, 61)
+
+
+def test_the_power_of_a_gpu_with_a_counter_is_no_energy_and_not_counted() -> None:
+    bench = Bench(CARD, limit=LIMIT)
+    bench.tick(0, 0, [RESIDENT], fresh=True, power=WATTS)
+    for second in range(1, 21):
+        bench.tick(float(second), second * 60 * J, [RESIDENT], power=65_535.0)
+    assert sum(one.millijoules for one in bench.posted) == 20 * 60 * J
+    assert bench.book.invalid == 0
+
+
+def test_the_power_that_replaces_a_frozen_counter_is_checked_too() -> None:
+    bench = Bench(CARD, limit=LIMIT)
+    bench.tick(0, 0, [RESIDENT], fresh=True, power=WATTS)
+    for second in range(1, 101):
+        bench.tick(float(second), 0, [RESIDENT], power=65_535.0 if second in (30, 80) else WATTS)
+    assert bench.book.frozen
+    assert sum(one.millijoules for one in bench.posted) == 100 * 60 * J
+    assert bench.book.invalid == 1, "at 30 s the counter was not yet known to be frozen"
+
+
+def test_the_first_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    book = EnergyLedger(Floors())
+
+    def read(watts: float) -> Reading:
+        return reading(CARD, RESIDENT, values={q.POWER: watts, q.POWER_LIMIT: LIMIT})
+
+    for second, watts in enumerate((60.0, 65_535.0, 60.0, 65_535.0, 60.0)):
+        book.post(replace(snapshot(read(watts), unix=second), elapsed=float(second)))
+    assert book.invalid == 2
+    (logged,) = (record.getMessage() for record in caplog.records)
+    assert logged.startswith(f"the power of GPU {CARD.uuid} read 65535.0 W, more than twice its limit")

@@ -73,7 +73,7 @@ class Ownership:
     def update(self, process: GpuProcess, now: float) -> bool:
         """Apply the latest owner lookup; return True if the owner became known or better known."""
         self.process = process
-        if self._has_named_user(process.workload):
+        if self._has_better_name(process.workload):
             return self._freeze(process.workload)
         if self.resolved:
             return False
@@ -85,14 +85,16 @@ class Ownership:
             return self.freeze_best_known()
         return False
 
-    def _has_named_user(self, found: Workload) -> bool:
-        """Whether the owner is the frozen one, and its user, so far a number, has a name now."""
+    def _has_better_name(self, found: Workload) -> bool:
+        """Whether the owner is the frozen one, of which more is known: the name of its user, so far a number,
+        or the number of its job, so far a SLUID.
+        """
         owner = self.owner
-        if owner is None or not owner.user.isdigit() or not found.user or found.user.isdigit():
+        if owner is None or owner.unit != found.unit or not _same(owner, found):
             return False
-        return (owner.kind, owner.job, owner.unit) == (found.kind, found.job, found.unit) and _same(
-            owner, found
-        )
+        if owner.job != found.job:
+            return owner.has_sluid and found.job.isdigit()
+        return owner.user.isdigit() and bool(found.user) and not found.user.isdigit()
 
     def freeze_best_known(self) -> bool:
         """Freeze the known part of the owner: a user or a container's short id counts, a pod UID does not."""

@@ -73,6 +73,11 @@ class Workload:
         return ("", container_id) if container_id else (pod_uid, "")
 
     @property
+    def has_sluid(self) -> bool:
+        """Whether `job` is the SLUID of a Slurm job: its number, under which it is known, can still arrive."""
+        return self.kind == "slurm" and self.job.startswith("s")
+
+    @property
     def earlier_ids(self) -> tuple[tuple[str, str], ...]:
         """The `ids` under which it may have waited: without names, an Allocation has no container id."""
         return (self.ids, (self.pod_uid, "")) if self.pod_uid else (self.ids,)

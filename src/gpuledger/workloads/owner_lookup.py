@@ -217,11 +217,12 @@ class OwnerLookup:
 
         A name that remains missing must not cause a reading every second.
         """
-        # The index of jobs knows names of users, too.
+        # The index of jobs knows names of users, too, and the numbers of jobs.
         pending = {
             key
             for key, (_, owner) in self._resolved.items()
-            if owner.missing in PENDING_NAMES or (owner.kind == "slurm" and owner.user.isdigit())
+            if owner.missing in PENDING_NAMES
+            or (owner.kind == "slurm" and (owner.user.isdigit() or owner.has_sluid))
         }
         if pending - self._without_name or any(
             process.key in pending and unix - process.host.start.unix < _YOUNG

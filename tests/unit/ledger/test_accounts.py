@@ -112,6 +112,20 @@ def test_a_late_name_of_a_user_counts_from_then_on(missing: str) -> None:
     assert sum(users.values()) == 78 * WATT
 
 
+def test_the_late_number_of_a_job_counts_from_then_on() -> None:
+    """Slurm 26.05: the cgroup has a SLUID, and processes of the job its number and user."""
+    books = LedgerBench()
+    late = Workload("slurm", job="s5K1KKYAYG5D00", user="root")
+    books.tick(process(CARD, 1, workload=late), seconds=40)
+    state = books.tick(process(CARD, 1, workload=Workload("slurm", job="131", user="lena")), seconds=40)
+    jobs = {row.labels[8]: row.millijoules // 1000 for row in state.energy.owners if row.labels[8]}
+    assert jobs.keys() == {"s5K1KKYAYG5D00", "131"}
+    assert sum(jobs.values()) == 78 * WATT
+    other = Workload("slurm", job="132", user="lena")
+    state = books.tick(process(CARD, 1, workload=other), seconds=40)
+    assert "132" not in {row.labels[8] for row in state.energy.owners}
+
+
 def test_labels_are_frozen_once_resolved() -> None:
     books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMED), seconds=40)

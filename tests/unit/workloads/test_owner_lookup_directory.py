@@ -113,6 +113,20 @@ def test_a_missing_name_requests_one_refresh() -> None:
     assert directory.nudges == 1
 
 
+@pytest.mark.parametrize(("job", "nudges"), [("s5K1KKYAYG5D00", 1), ("131", 0)])
+def test_a_job_without_its_number_requests_a_refresh(job: str, nudges: int) -> None:
+    directory, seen = FakeDirectory(NONE), tick()
+    (one,) = seen.processes
+    cgroup = (
+        f"0::/system.slice/slurmstepd.scope/{job if job[0] == 's' else f'job_{job}'}/step_0/user/task_0\n"
+    )
+    one = replace(one, host=replace(one.host, user="lena", cgroup=cgroup))
+    lookup = OwnerLookup(directory=directory)
+    for _ in range(2):
+        (named,) = lookup.assign_owners(replace(seen, readings=(reading(GPU, one),))).processes
+    assert (named.workload.job, directory.nudges) == (job, nudges)
+
+
 def test_owners_known_to_the_source_are_not_resolved(resolutions: list[GpuProcess]) -> None:
     known = Workload(kind="pod", namespace="sim", pod="p", found_by="simulator")
     simulated = tick()

@@ -50,7 +50,9 @@ class UsagePeriod:
     def awaits_name(self) -> bool:
         """Whether a name can still arrive that changes the identity of the owner."""
         owner = self.owner
-        return owner is not None and (owner.missing in PENDING_NAMES or owner.user.isdigit())
+        return owner is not None and (
+            owner.missing in PENDING_NAMES or owner.user.isdigit() or owner.has_sluid
+        )
 
     def cell_of(self, tick: Tick) -> UsageCell:
         """The cell of the quarter in which a tick begins."""

@@ -74,7 +74,7 @@ class Workload:
 
     @property
     def has_sluid(self) -> bool:
-        """Whether `job` is the SLUID of a Slurm job: its number, under which it is known, can still arrive."""
+        """Whether `job` is the SLUID of a Slurm job: the number of the job can still become known."""
         return self.kind == "slurm" and self.job.startswith("s")
 
     @property

@@ -32,6 +32,8 @@ _COLUMN = pattern(r"([A-Za-z][A-Za-z0-9_.]*)(?: \[([^\[\]]+)\])?")
 _BARE_NUMBER = pattern(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 # Those of integrated GPUs (Jetson) have no prefix.
 _UUID = pattern(r"(?:GPU|MIG)-|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+# A note with commas, which would look like further cells.
+_LIST_NOTE = pattern(r" \[[^\[\],]*,[^\[\]]*\]")
 _REJECTED = pattern(r"[Ff]ield \"([^\"\s]+)\" is not a valid field to query")
 _HEADER_NAMES = frozenset({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "pid"})
 
@@ -139,7 +141,7 @@ def _find_header(text: str) -> _CsvHeader | None:
 
 
 def _parse_header(line: str) -> _CsvHeader | None:
-    titles = tuple(_without_header_note(cell.strip()) for cell in line.split(","))
+    titles = tuple(_without_header_note(cell.strip()) for cell in _LIST_NOTE.sub("", line).split(","))
     found = [_COLUMN.fullmatch(title) for title in titles]
     matches = [match for match in found if match]
     if len(matches) != len(found):
@@ -192,6 +194,9 @@ def _rows(
 def _split_row(line: str, header: _CsvHeader, free_text: tuple[str, ...]) -> tuple[str, ...] | None:
     # If the last cell is empty, the blank before it may have been stripped.
     line = f"{line} " if line.endswith(",") else line
+    # The name of a process may have such a text.
+    if "pid" not in header.names:
+        line = _LIST_NOTE.sub("", line)
     cells = [cell.strip() for cell in line.split(", ")]
     extra = len(cells) - len(header.names)
     if extra > 0:

@@ -62,6 +62,16 @@ def test_a_note_behind_a_value_does_not_change_it() -> None:
     assert first.values[q.MEMORY_USED] == 5321 * 2**20
 
 
+def test_a_note_with_commas_shifts_no_column() -> None:
+    note = "[Deprecated, see kmd_version, cuda_umd_version]"
+    header, *rows = GPUS.splitlines()
+    table = [header.replace("driver_version", f"driver_version {note}")]
+    table += [row.replace("550.54.15", f"550.54.15 {note}") for row in rows]
+    noted, plain = parse_query_gpu("\n".join([*table, ""])), parse_query_gpu(GPUS)
+    assert (noted.driver, noted.problems) == ("550.54.15", [])
+    assert [(one.cells, one.raw) for one in noted.blocks] == [(one.cells, one.raw) for one in plain.blocks]
+
+
 def test_the_name_of_a_process_keeps_its_brackets() -> None:
     text = XML.replace("<process_name>render</process_name>", "<process_name>gunicorn [app]</process_name>")
     assert "gunicorn [app]" in [process.name for process in read("cards", xml=text).processes]

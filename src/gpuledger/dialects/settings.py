@@ -194,8 +194,8 @@ class SmiDialectSettings:
         "smi.pcie_throughput",
         boolean,
         False,
-        "with NVML, measure the PCIe rates of GPUs before Ampere, which have no counter of bytes: a sample of "
-        "20 ms in each direction every --slow-interval, for which the reading waits",
+        "with NVML, measure the PCIe rates of GPUs before Ampere, which have no counter of bytes: a sample "
+        "of 20 ms in each direction every --slow-interval, for which the reading waits",
     )
 
 

@@ -23,7 +23,7 @@ _LEFT_OUT_AFTER: Final = 2
 # Bounds of the remembered series and of the requests of one search.
 _MOST_SERIES: Final = 10_000
 _MOST_REQUESTS: Final = 200
-# A receiver that refuses so many samples and accepts none refuses everything.
+# A receiver that refuses so many samples and accepts none probably refuses everything.
 _HOPELESS: Final = 8
 
 
@@ -126,10 +126,19 @@ class RefusalSearch:
             else:
                 (suspects if series.is_known(sample) else plain).append(sample)
         self._parts = [part for part in (suspects, plain) if part]
+        # Refused parts that are divided last, and only if the receiver accepted another one.
+        self._waiting: list[Sequence[SeriesSample]] = []
 
     def next_part(self) -> Sequence[SeriesSample]:
         """Return the samples to send next, in their order; empty if the search is over."""
         self._requests += 1
+        if not self._parts:
+            waiting, self._waiting = self._waiting, []
+            for part in reversed(waiting):
+                if self.accepted:
+                    self._parts += _halves(part)
+                else:
+                    self._lose(part, _samples_in(part))
         return self._parts.pop() if self._parts else ()
 
     def retry(self, part: Sequence[SeriesSample]) -> None:
@@ -148,13 +157,14 @@ class RefusalSearch:
 
         `unwritten`: samples that it did not write; None: all.
         """
-        samples = sum(sample.samples for sample in part)
+        samples = _samples_in(part)
         unwritten = samples if unwritten is None else unwritten
         self.accepted |= unwritten < samples
-        hopeless = not self.accepted and len(self.refused) >= _HOPELESS
-        if len(part) > 1 and divisible and not hopeless and self._requests < _MOST_REQUESTS:
-            middle = len(part) // 2
-            self._parts += [list(part[middle:]), list(part[:middle])]
+        if len(part) > 1 and divisible and self._requests < _MOST_REQUESTS:
+            if self.accepted or len(self.refused) < _HOPELESS:
+                self._parts += _halves(part)
+            else:
+                self._waiting.append(part)
             return
         self._lose(part, unwritten)
         if len(part) == 1:
@@ -173,6 +183,25 @@ class RefusalSearch:
         for sample in self.refused:
             self._series.add(sample)
         return bool(new)
+
+
+def _samples_in(part: Sequence[SeriesSample]) -> int:
+    return sum(sample.samples for sample in part)
+
+
+def _halves(part: Sequence[SeriesSample]) -> list[Sequence[SeriesSample]]:
+    """Return the second half and the first, divided between two targets if there are several.
+
+    Often all series of a target are invalid, and all of another one are valid.
+    """
+    middle = len(part) // 2
+    borders = [
+        number
+        for number in range(1, len(part))
+        if part[number].item.record.shard != part[number - 1].item.record.shard
+    ]
+    middle = min(borders, key=lambda border: abs(border - middle), default=middle)
+    return [part[middle:], part[:middle]]
 
 
 def _samples_of(items: Sequence[QueuedRecord]) -> Iterator[SeriesSample]:

@@ -17,6 +17,7 @@ from gpuledger.agent.deliver.refused_series import (
     RefusedSeries,
     SeriesSample,
 )
+from gpuledger.exposition.remote_write import encode_bytes_field
 from write_helpers import (
     HandClock,
     Post,
@@ -208,6 +209,28 @@ def test_every_good_sample_arrives_and_every_bad_one_is_counted(
         assert len({(sample.item.serial, sample.labels) for sample in kept}) == 40 - len(bad)
         assert search.lost.total() == len(bad)
     assert known.count == len(bad)
+
+
+@pytest.mark.parametrize(
+    ("targets", "series"),
+    [((0,), range(60)), ((3,), range(60)), ((0, 2), range(60)), ((0,), range(10)), ((1,), range(20, 50))],
+)
+def test_many_refused_series_of_a_target_cost_the_others_nothing(
+    targets: tuple[int, ...], series: range
+) -> None:
+    known = RefusedSeries(HandClock())
+    names = [b"series%b" % encode_bytes_field(2, b"%d" % one) for one in series]
+
+    def is_bad(sample: SeriesSample) -> bool:
+        return sample.item.record.shard in targets and any(name in sample.labels for name in names)
+
+    for number in range(3):
+        items = [item(10 * number + target, target, 60) for target in range(4)]
+        search = RefusalSearch(items, known)
+        kept = found_by(search, is_bad)
+        bad = len(targets) * len(series)
+        assert len({(sample.item.serial, sample.labels) for sample in kept}) == 240 - bad
+        assert search.lost.total() == bad
 
 
 def test_the_memory_of_refused_series_is_bounded_and_forgets_ended_ones() -> None:

@@ -33,6 +33,9 @@ _BLOCKED: Final = (
 )
 _KERNEL_LOG: Final = "look for NVRM and Xid lines in the kernel log; a reboot may be needed"
 _SSH: Final = "run the same ssh command manually: it must not prompt for a password or a host key"
+_NETWORK: Final = "check the network to that machine"
+_INSTALL: Final = "install it there, or give its full path in --nvidia-smi-command"
+_CONTAINER: Final = "start the container that --nvidia-smi-command names, or correct its name"
 
 # Parts of messages in lower case, and the remedy: they are more exact than exit codes.
 _TEXTS: Final = (
@@ -43,13 +46,26 @@ _TEXTS: Final = (
     ("couldn't find libnvidia-ml", _LIBRARY),
     ("nvml shared library", _LIBRARY),
     ("gpu access blocked by the operating system", _BLOCKED),
+    (
+        "remote host identification has changed",
+        "if the machine was installed again, remove its old key (ssh-keygen -R HOST), as the user that runs "
+        "gpuledger; otherwise another machine answers",
+    ),
     ("host key verification failed", "add the host's key to known_hosts, as the user that runs gpuledger"),
     ("permission denied (", "give the user that runs gpuledger a key that logs in without a password"),
     ("could not resolve hostname", "correct the name of the host in --nvidia-smi-command"),
     ("connection refused", "start sshd on that machine, or correct the host and port"),
-    ("connection timed out", "check the network to that machine"),
+    ("connection timed out", _NETWORK),
+    ("operation timed out", _NETWORK),
+    ("no route to host", _NETWORK),
+    ("network is unreachable", _NETWORK),
     ("a password is required", "allow the command without a password (NOPASSWD in sudoers)"),
-    ("command not found", "install it there, or give its full path in --nvidia-smi-command"),
+    ("command not found", _INSTALL),
+    ("executable file not found", _INSTALL),
+    ("exec format error", "name an nvidia-smi for the processor of this machine in --nvidia-smi-command"),
+    ("loading shared libraries", "install the missing library: `ldd` of nvidia-smi lists what it needs"),
+    ("error response from daemon", _CONTAINER),
+    ("container not found", _CONTAINER),
     ("is lost", LOST),
     ("fallen off the bus", LOST),
     ("requires reset", RESET),
@@ -58,6 +74,7 @@ _TEXTS: Final = (
     ("permission denied", _PERMISSION),
     ("insufficient external power", "connect all power cables of the card and restart the machine"),
     ("no devices were found", "check lspci, and in a container which devices it has"),
+    ("unable to determine the device handle", LOST),
     ("unknown error", _DEVICES_LOST),
 )
 
@@ -116,9 +133,7 @@ EXIT_CODES: Final = {
     20: ExitCode("out of memory", "free memory of the machine, or raise the memory limit of the container"),
     124: ExitCode("ended by timeout", "allow more time, and look for NVRM lines in the kernel log"),
     126: ExitCode("the command cannot be executed", "make the command executable"),
-    127: ExitCode(
-        "the command was not found", "install it there, or give its full path in --nvidia-smi-command"
-    ),
+    127: ExitCode("the command was not found", _INSTALL),
     255: ExitCode("another error or an internal driver error occurred", _KERNEL_LOG),
 }
 # After these exit codes every other query fails for the same reason, and also after these messages.

@@ -60,6 +60,12 @@ def test_each_code_that_nvidia_documents_has_a_meaning_and_a_remedy(code: int) -
         (b"jo@host: Permission denied (publickey).\n", "without a password"),
         (b"ssh: Could not resolve hostname gone: Name or service not known\n", "name of the host"),
         (b"ssh: connect to host gone port 22: Connection refused\n", "start sshd"),
+        (
+            b"@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\nHost key verification failed.\n",
+            "ssh-keygen -R",
+        ),
+        (b"ssh: connect to host gone port 22: No route to host\n", "check the network"),
+        (b"ssh: connect to host gone port 22: Network is unreachable\n", "check the network"),
         (b"kex_exchange_identification: read\n", "must not prompt"),
     ],
 )
@@ -73,6 +79,24 @@ def test_rows_of_data_are_no_message() -> None:
     assert describe_failure(result, LOCAL) == (
         "exit 14: the infoROM is corrupted: WARNING: infoROM is corrupted at gpu 0000:17:00.0"
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "printed", "remedy"),
+    [
+        (15, "Unable to determine the device handle for GPU0000:65:00.0: Unknown Error", "Xid 79"),
+        (1, "Error response from daemon: No such container: gpu", "start the container"),
+        (1, "Error response from daemon: container 12ab is not running", "start the container"),
+        (1, "error: unable to upgrade connection: container not found (x)", "start the container"),
+        (126, 'exec: "nvidia-smi": executable file not found in $PATH: unknown', "give its full path"),
+        (126, "nvidia-smi: cannot execute binary file: Exec format error", "for the processor"),
+        (127, "nvidia-smi: error while loading shared libraries: libdl.so.2: cannot open", "`ldd`"),
+    ],
+)
+def test_a_failure_of_what_starts_nvidia_smi_has_its_own_remedy(code: int, printed: str, remedy: str) -> None:
+    message = str(unavailable_error(CommandResult(b"", printed.encode(), code), LOCAL, 10))
+    assert message.startswith(f"nvidia-smi: exit {code}: {printed}; ")
+    assert remedy in message
 
 
 @pytest.mark.parametrize("query", ["xml", "report", "query-gpu.csv", "query-compute-apps.csv", "pmon"])

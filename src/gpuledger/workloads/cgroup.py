@@ -111,12 +111,23 @@ CGROUP_FORMS = (
         "lxc",
     ),
     CgroupForm(
+        "container",
+        r"qemu\.slice/(?P<container>\d{1,10})\.scope",
+        "Proxmox: a virtual machine, by its number",
+        "qemu",
+    ),
+    CgroupForm(
         "container", rf"machine-{_NAME}\.scope", "systemd-nspawn and other registered machines", "nspawn"
     ),
     CgroupForm(
         "container", rf"systemd-nspawn@{_NAME}\.service", "systemd-nspawn started by its unit", "nspawn"
     ),
     CgroupForm("container", _FULL_ID, "a container id alone: cgroupfs pods, --cgroup-parent"),
+    CgroupForm(
+        "container",
+        rf"[^/:]+-{_FULL_ID}\.scope",
+        "any other runtime, systemd driver: runc, youki, balenaEngine",
+    ),
     CgroupForm(
         "slurm",
         r"slurm(?:_[^/]+)?/uid_(?P<uid>\d{1,10})/job_(?P<job>\d{1,20})" + _STEP,
@@ -329,6 +340,9 @@ class _PathWalk:
 
     def _enter_container(self, form: CgroupForm, groups: dict[str, str]) -> None:
         owner = self._owner
+        if owner.container_id and owner.container_id == groups.get("container_id"):
+            # Named twice, as by Podman's split cgroups.
+            return
         if self._in_pod and (owner.container_id or "container_id" not in groups):
             owner.inner_container = groups.get("container_id") or owner.inner_container
             return

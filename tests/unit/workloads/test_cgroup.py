@@ -99,6 +99,9 @@ SYSTEMD = f"{KUBE}{UID3.replace('-', '_')}.slice/cri-containerd-{ID3}.scope"
         (f"/kubepods/pod{UID}/{ID}/user.slice/user-1000.slice/session-1.scope", [INNER]),
         ("/slurm/uid_1000/job_7/user-1000.slice/slurm/uid_2/job_8", [("slurm", "", "7")]),
         (f"/slurm/uid_1000/job_7/step_0/kubepods/pod{UID}/{ID}", [INNER, ("slurm", "", "7")]),
+        # A container that is named twice is one.
+        (f"/machine.slice/libpod-{ID}.scope/libpod-payload-{ID}", [BOX]),
+        (f"/docker/{ID2}/libpod-{ID}.scope/libpod-payload-{ID}", [BOX, ("container", "", ID2)]),
         # What runs inside a pod's container belongs to that.
         (f"/kubepods/pod{UID}/{ID}/docker/{ID2}", [INNER]),
     ],
@@ -111,6 +114,8 @@ def test_all_owners_around_a_process_are_kept_from_the_inside_out(
 
 def test_a_container_inside_a_pods_container_is_the_inner_one() -> None:
     assert parse_cgroup(f"0::/kubepods/pod{UID}/{ID}/docker/{ID2}\n").inner_container == ID2
+    assert parse_cgroup(f"0::/kubepods/pod{UID}/{ID}/youki-{ID2}.scope\n").inner_container == ID2
+    assert parse_cgroup(f"0::/kubepods/pod{UID}/crio-{ID}.scope/{ID}\n").inner_container == ""
     nested = parse_cgroup(f"0::/kubepods/pod{UID2}/{ID2}/docker/{ID3}/kubepods/pod{UID}/{ID}\n")
     assert nested.inner_container == ""
     assert nested.outer is not None

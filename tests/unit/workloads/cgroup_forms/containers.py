@@ -10,6 +10,7 @@ from unit.workloads.cgroup_forms.expected_owners import (
     Row,
     container,
     named_container,
+    unit,
     unknown,
 )
 
@@ -46,6 +47,11 @@ CONTAINERS: list[Row] = [
         container(runtime="docker", uid=1000),
         "Docker, rootless",
     ),
+    (f"/machine.slice/libpod-{ID}.scope/libpod-payload-{ID}", container(runtime="podman"), "named twice"),
+    (f"/system.slice/balena-{ID}.scope/init.scope", container(), "balenaEngine"),
+    (f"{USER}/user@1000.service/user.slice/runc-{ID}.scope", container(uid=1000), "runc, rootless"),
+    ("/qemu.slice/101.scope", named_container("101", "qemu"), "Proxmox"),
+    (f"/system.slice/run-{ID[:32]}.scope", unit(f"run-{ID[:32]}.scope"), "a scope with another number"),
     (f"/system.slice/nerdctl-{ID}.scope", container(runtime="containerd"), "nerdctl, systemd"),
     (f"/default/{ID}", container(runtime="containerd"), "ctr and nerdctl, cgroupfs"),
     (f"/ecs/0e1f2d3c4b5a69788796a5b4c3d2e1f0/{ID}", container(runtime="docker"), "ECS on EC2"),

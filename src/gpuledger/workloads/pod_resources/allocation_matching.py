@@ -368,7 +368,8 @@ def _owner(item: KubeletAllocation, pod: Pod | None, found_by: str) -> Workload:
         namespace=item.namespace or known.namespace,
         pod=item.pod or known.name,
         container=container,
-        pod_uid=item.pod_uid or known.uid,
+        # The checkpoint has the hash of a static pod, as its cgroup does.
+        pod_uid=known.uid or item.pod_uid,
         container_id=ids[0] if len(ids) == 1 else "",
         labels=known.labels,
         **known.facts,

@@ -98,6 +98,17 @@ def test_checkpoint_allocations_find_their_pod_by_uid() -> None:
     assert (nameless.pod, nameless.pod_uid, nameless.missing) == ("", "u1", "pod_name")
 
 
+def test_a_static_pod_of_the_checkpoint_has_the_uid_of_the_api() -> None:
+    """As its processes have: the checkpoint and the cgroup have the hash of its manifest."""
+    hashed = "8d3b1f0e9c7a6b5d4e3f2a1b0c9d8e7f"
+    written = KubeletAllocation(
+        container="main", resource="nvidia.com/gpu", device_id="GPU-0", pod_uid=hashed
+    )
+    listed = PodResources((written,), found_by=FOUND_BY_CHECKPOINT)
+    (found,) = match_allocations(listed, DEVICES, Pods([a_pod("u1", hash=hashed)])).allocations
+    assert (found.workload.pod, found.workload.pod_uid) == ("a", "u1")
+
+
 def test_a_finished_pod_holds_nothing() -> None:
     outcome = match_allocations(
         pod_resources(allocation()), DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])

@@ -264,6 +264,12 @@ CLOCK_REASONS = {
     "display_clocks_setting": 0x100,
     "display_clock_setting": 0x100,
 }
+# Drivers 535 to 560 have these in place of a recovery action; later ones call both deprecated.
+RESET_REQUIRED = ("gpu_reset_status/reset_required", "reset_status.reset_required")
+DRAIN_AND_RESET = (
+    "gpu_reset_status/drain_and_reset_recommended",
+    "reset_status.drain_and_reset_recommended",
+)
 CLOCK_REASON_LISTS = ("clocks_event_reasons/", "clocks_throttle_reasons/")
 
 # The text of `-q` calls the memory of a MIG device "shared".

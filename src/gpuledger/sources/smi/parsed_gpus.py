@@ -8,11 +8,13 @@ from re import IGNORECASE
 from re import compile as pattern
 
 from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.enumeration_words import RECOVERY_ACTIONS
 from gpuledger.model.quantities import (
     CLOCK_EVENT_REASONS,
     MEMORY_TOTAL,
     PCIE_GENERATION,
     PCIE_LINK_BUSY,
+    RECOVERY_ACTION,
     Quantity,
     is_link_busy,
     link_busy_needs,
@@ -181,6 +183,8 @@ def parse_values(
         value = _parse_sum(cells, quantity, findings)
         if quantity is CLOCK_EVENT_REASONS and cell is None:
             value = _parse_clock_reasons(cells)
+        if quantity is RECOVERY_ACTION and (cell is None or absent_reason(cell) == "NOT_SUPPORTED"):
+            value = _parse_reset_status(cells)
         if value is None and cell is not None:
             reason = absent_reason(cell)
             if reason in ("", "NOT_SUPPORTED"):
@@ -218,6 +222,23 @@ def _parse_sum(cells: Cells, quantity: Quantity, findings: SourceFindings) -> fl
 
 
 _REASON_STATES = {"active": 1, "not active": 0}
+
+
+def _parse_reset_status(cells: Cells) -> float | None:
+    """The recovery action of drivers that only say whether a reset is required, or recommended after a drain.
+
+    None if they say neither.
+    """
+    stated = {
+        action: (first_present(cells, names) or "").strip().lower()
+        for action, names in (
+            ("reset", cell_names.RESET_REQUIRED),
+            ("drain and reset", cell_names.DRAIN_AND_RESET),
+        )
+    }
+    if "no" not in stated.values() and "yes" not in stated.values():
+        return None
+    return float(RECOVERY_ACTIONS[next((name for name, word in stated.items() if word == "yes"), "none")])
 
 
 def _parse_clock_reasons(cells: Cells) -> float | None:

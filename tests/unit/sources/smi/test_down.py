@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from builders import gpu
 from gpuledger.model import quantities as q
 from gpuledger.model.down_reasons import describe_down, down_remedy
 from gpuledger.node.health import status_of
+from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.cell_values import absent_reason
-from gpuledger.sources.smi.parsed_gpus import down_reason
+from gpuledger.sources.smi.parsed_gpus import down_reason, parse_values
 from gpuledger.sources.smi.parsed_output import GpuBlock
 from smi.recorded import Recorded, fixture, read, source
 
@@ -86,3 +88,32 @@ def test_each_reason_has_words_and_a_remedy(reason: str) -> None:
 )
 def test_words_in_place_of_a_value_have_a_reason(cell: str, reason: str) -> None:
     assert absent_reason(cell) == reason
+
+
+DEPRECATED = "Requested functionality has been deprecated"
+RESET, DRAIN = "gpu_reset_status/reset_required", "gpu_reset_status/drain_and_reset_recommended"
+
+
+@pytest.mark.parametrize(
+    ("what", "cells", "action"),
+    [
+        ("a reset", {RESET: "Yes", DRAIN: "No"}, 1),
+        ("both", {RESET: "Yes", DRAIN: "Yes"}, 1),
+        ("after a drain", {RESET: "No", DRAIN: "Yes"}, 4),
+        ("nothing", {RESET: "No", DRAIN: "No"}, 0),
+        ("one that is not supported", {RESET: "N/A", DRAIN: "Yes"}, 4),
+        ("fields of the CSV", {"reset_status.reset_required": " yes "}, 1),
+        ("a vGPU", {RESET: "N/A", DRAIN: "N/A"}, None),
+        ("a driver before 535", {}, None),
+        ("a driver from 565 on", {RESET: DEPRECATED, DRAIN: DEPRECATED, "gpu_recovery_action": "Reset"}, 1),
+        ("none there", {RESET: DEPRECATED, DRAIN: DEPRECATED, "gpu_recovery_action": "None"}, 0),
+        ("both kinds", {RESET: "No", DRAIN: "No", "gpu_recovery_action": "Drain P2P"}, 3),
+    ],
+)
+def test_a_required_reset_is_a_recovery_action_whatever_the_driver_calls_it(
+    what: str, cells: dict[str, str], action: int | None
+) -> None:
+    wanted = frozenset({q.RECOVERY_ACTION})
+    values, supported = parse_values(gpu(), cells, wanted, SourceFindings())
+    assert values.get(q.RECOVERY_ACTION) == action, what
+    assert bool(supported.get("recovery_action")) == (action is not None), what

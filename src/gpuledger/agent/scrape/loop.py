@@ -169,7 +169,7 @@ class ScrapeLoop:
         self._honor = bool(settings.honor_labels)
         self._shard = target.digest & 0xFFFFFFFF
         self._ending: list[bytes] = []
-        self._defect_logged = False
+        self._defect_logged = self._merge_logged = False
         self.schedule = ScrapeSchedule(settings.interval, target.digest)
         self.due: int | None = None
 
@@ -330,13 +330,29 @@ class ScrapeLoop:
         if routing.receivers is None or routing.receivers:
             self._route_samples(entries, own_time, milliseconds, routing.receivers)
         labeler = self._page_cache.labeler
+        merged = labeler.merged
+        by_time: dict[int, list[bytes]] = {}
+        for prefix, value, time in own_time:
+            by_time.setdefault(time, []).append(prefix + value)
         for number, (_, receivers) in enumerate(routing.others):
             timed = [
                 (entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], time)
-                for prefix, value, time in own_time
-                for entry in labeler.route_entries(number, [prefix + value])
+                for time, of_time in by_time.items()
+                for entry in labeler.route_entries(number, of_time)
             ]
             self._route_samples(labeler.route_entries(number, entries), timed, milliseconds, receivers)
+        self._count_merged(labeler.merged - merged)
+
+    def _count_merged(self, merged: int) -> None:
+        """Count samples of series that write relabeling makes equal to another series; log it once."""
+        self.totals.duplicates += merged
+        if merged and not self._merge_logged:
+            log.warning(
+                "write relabeling of a receiver makes one series of several of %s; one sample of each is "
+                "sent; keep a label in which they differ, or drop the others",
+                self.target.url,
+            )
+        self._merge_logged = bool(merged)
 
     def _route_samples(
         self,

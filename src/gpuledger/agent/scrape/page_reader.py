@@ -54,8 +54,9 @@ class PageSamples:
 
     `entries`: prefix and value of samples with the scrape's timestamp, including staleness markers. `timed`:
     prefix, value and milliseconds of samples with an explicit timestamp. `duplicates`: number of repeated
-    samples of a series, and of samples of the scrape report's series. `ahead`: number of samples that were
-    dropped because their timestamp is too far in the future. `metadata`: HELP and TYPE; None: as before.
+    samples of a series and time, and of samples of the scrape report's series. `ahead`: number of samples
+    that were dropped because their timestamp is too far in the future. `metadata`: HELP and TYPE; None: as
+    before.
     """
 
     counts: SampleCounts = field(default_factory=SampleCounts)
@@ -121,8 +122,9 @@ class PageReader:
         self._known = known
         self._irregular: IrregularSeries = {}
         self._outcomes: dict[bytes, SeriesOutcome] = {}
-        self._timed: list[tuple[bytes, bytes, int]] = []
-        self._added = self._ahead = self._reported = 0
+        # Values by series and explicit timestamp (ms).
+        self._timed: dict[tuple[bytes, int], bytes] = {}
+        self._added = self._ahead = self._reported = self._repeated = 0
         self._seen_before: Collection[bytes] = ()
         self.counts = SampleCounts()
         self.partial = KnownPage()
@@ -186,7 +188,9 @@ class PageReader:
         sent = self._set_counts(entries)
         if (self._added or self._irregular or self._known.irregular) and not _distinct(sent):
             raise DuplicateSeries
-        samples = PageSamples(self.counts, sent, self._timed, self._reported, self._ahead)
+        samples = PageSamples(
+            self.counts, sent, self._timed_samples(), self._reported + self._repeated, self._ahead
+        )
         self._add_staleness_markers(
             samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry]
         )
@@ -229,9 +233,9 @@ class PageReader:
                 lines_kept.append(line)
                 entries_kept.append(entry)
         current.irregular = self._irregular
-        samples.entries, samples.timed = self._set_counts(entries), self._timed
+        samples.entries, samples.timed = self._set_counts(entries), self._timed_samples()
         samples.counts, samples.ahead = self.counts, self._ahead
-        samples.duplicates += self._reported
+        samples.duplicates += self._reported + self._repeated
         if known.live:
             samples.entries += [prefix + STALE for prefix in ended - seen]
         return samples, current
@@ -262,9 +266,14 @@ class PageReader:
             return outcome + value
         if time > self._newest:
             self._ahead += 1
+        elif (outcome, time) in self._timed:
+            self._repeated += 1
         else:
-            self._timed.append((outcome, value, time))
+            self._timed[outcome, time] = value
         return TIMED
+
+    def _timed_samples(self) -> list[tuple[bytes, bytes, int]]:
+        return [(prefix, value, time) for (prefix, time), value in self._timed.items()]
 
     def _set_counts(self, entries: list[LineEntry | None], error: BadLine | None = None) -> list[bytes]:
         """Set the counts (up to the line of an error) and return the entries to send."""

@@ -10,6 +10,7 @@ from typing import Final
 from gpuledger.agent.relabel.rules import LABEL_NAME, METRIC_NAME, NAME, RelabelRules
 from gpuledger.agent.scrape.line_parser import LONGEST_CACHED, BadSeries
 from gpuledger.exposition.remote_write import (
+    STALE,
     encode_label_fields,
     encode_series,
     encode_series_prefix,
@@ -99,6 +100,7 @@ class SeriesLabeler:
         self._relabeling = relabeling or WriteRelabeling()
         self._others = tuple((other, dict[bytes, SeriesOutcome]()) for other in others)
         self._room = _SPARE_ROUTES
+        self.merged = 0
         # The scrape report's series as each relabeling encodes them: of all receivers, then of `others`.
         self._reported: tuple[set[SeriesOutcome], ...] = tuple(set() for _ in (None, *others))
 
@@ -133,14 +135,21 @@ class SeriesLabeler:
         return prefix
 
     def route_entries(self, other: int, entries: Sequence[bytes]) -> list[bytes]:
-        """Translate entries (prefix and value) for the write relabeling `others[other]`."""
+        """Translate entries (prefix and value) for the write relabeling `others[other]`.
+
+        If it makes one series of several, the first entry is used, and the others are counted in `merged`.
+        """
         route = self._others[other][1]
-        found = []
+        found: dict[bytes, bytes] = {}
         for entry in entries:
             outcome = route.get(entry[:-VALUE_BYTES])
-            if isinstance(outcome, bytes):
-                found.append(outcome + entry[-VALUE_BYTES:])
-        return found
+            if not isinstance(outcome, bytes):
+                continue
+            if outcome not in found:
+                found[outcome] = entry[-VALUE_BYTES:]
+            elif entry[-VALUE_BYTES:] != STALE:
+                self.merged += 1
+        return [prefix + value for prefix, value in found.items()]
 
     def inherit(self, previous: SeriesLabeler) -> None:
         """Copy the routes of a labeler with equal `others`, so that its series can end."""

@@ -71,6 +71,28 @@ def test_samples_of_the_future_are_logged_once(caplog: pytest.LogCaptureFixture)
 
 
 @pytest.mark.parametrize(
+    ("lines", "values", "duplicates"),
+    [
+        ((f"a 1 {AT - 5}", f"a 2 {AT - 5}"), [1.0], 1),
+        ((f"a 1 {AT - 5}", f"a 1 {AT - 5}"), [1.0], 1),
+        ((f'a{{x="1",y="2"}} 1 {AT - 5}', "b 1", f'a{{y="2",x="1"}} 2 {AT - 5}'), [1.0], 1),
+        ((f"a 1 {AT - 5}", f"a 2 {AT - 4}"), [1.0, 2.0], 0),
+        # The page has duplicate lines without timestamps, too.
+        (("c 1", "c 2", f"a 1 {AT - 5}", f"a 2 {AT - 5}"), [1.0], 2),
+    ],
+)
+def test_of_two_samples_of_a_series_and_time_the_first_is_sent(
+    lines: tuple[str, ...], values: list[float], duplicates: int
+) -> None:
+    accepted = scraped([Answer("\n".join((*lines, "")))] * 2)
+    timed = [block for block in accepted.blocks if block.newest < AT]
+    assert len(timed) == 2
+    for block in timed:
+        assert [struct.unpack("<d", value)[0] for _, ((value, _),) in series_of(block.payload)] == values
+    assert accepted.totals.duplicates == 2 * duplicates
+
+
+@pytest.mark.parametrize(
     ("line", "honor", "rules", "sent"),
     [
         ("up 0", None, (), 1),
@@ -126,3 +148,29 @@ def test_a_receiver_with_other_rules_gets_a_series_of_the_report_once() -> None:
     assert {"up", "old"} <= {*names}
     found = [dict(labels)["__name__"] for labels, _ in series_of(other.payload)]
     assert (found.count("up"), found.count("old")) == (1, 0)
+
+
+MERGING = RelabelRules((RelabelRule(action="labeldrop", regex="pod"),))
+
+
+@pytest.mark.parametrize(("time", "duplicates"), [("", 1), (f" {AT - 5}", 1)])
+def test_series_that_a_receivers_rules_make_equal_have_one_sample_and_no_marker(
+    time: str, duplicates: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    routing = ReceiverRouting(
+        WriteRelabeling(),
+        frozenset({"plain"}),
+        ((WriteRelabeling((), MERGING), frozenset({"other"})),),
+    )
+    pages = [f'a{{pod="x"}} 1{time}\na{{pod="y"}} 2{time}\n', f'a{{pod="y"}} 3{time}\n']
+    accepted = scraped([Answer(page) for page in pages], routing=routing)
+    found = [
+        value
+        for block, receivers in zip(accepted.blocks, accepted.receivers, strict=True)
+        for labels, ((value, _),) in series_of(block.payload)
+        if receivers == {"other"} and dict(labels)["__name__"] == "a"
+    ]
+    # The end of one of them is not the end of the series.
+    assert found == [struct.pack("<d", 1.0), struct.pack("<d", 3.0)]
+    assert accepted.totals.duplicates == duplicates
+    assert [record.getMessage()[:16] for record in caplog.records] == ["write relabeling"]

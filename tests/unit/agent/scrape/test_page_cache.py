@@ -230,7 +230,12 @@ def test_the_cache_changes_nothing_but_the_count_of_new_series(history: list[lis
         for name, value in page:
             if " " not in value:
                 plain.setdefault(name, value)
-        own = [entry(float(value.split()[0]), name=name) for name, value in page if " " in value]
+        timed: dict[tuple[str, str], str] = {}
+        for name, written in page:
+            value, _, time = written.partition(" ")
+            if time:
+                timed.setdefault((name, time), value)
+        own = [entry(float(value), name=name) for (name, _), value in timed.items()]
         ends = [entry(None, name=name) for name in before if name not in plain]
         found = read_page(cache, "".join(f"{name} {value}\n" for name, value in page))
         wanted = [entry(float(value), name=name) for name, value in plain.items()]

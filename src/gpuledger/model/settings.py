@@ -216,6 +216,9 @@ def comma_separated(item: Callable[[object], T]) -> Callable[[object], tuple[T, 
 
     def parse(value: object) -> tuple[T, ...]:
         parts: Iterable[object]
+        if value is None or isinstance(value, dict | bool):
+            # An empty key of YAML, for example: its text would be an element.
+            raise ValueError("expected a list, or text with commas")
         parts = value if isinstance(value, list | tuple) else [part.strip() for part in str(value).split(",")]
         found = tuple(item(part) for part in parts if part != "")
         if not found:

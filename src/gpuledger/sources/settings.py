@@ -41,6 +41,7 @@ class SourceSettings:
         comma_separated(text),
         (),
         "read only these GPUs, by index, UUID or PCI bus id (default: all)",
+        as_written=True,
     )
     process_scan_interval: float = setting(
         "process_scan_interval",

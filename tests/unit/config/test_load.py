@@ -1,4 +1,4 @@
-"""Prices from a configuration file, variables and flags: decimals as written, errors that name the place."""
+"""Values from a configuration file, variables and flags: as written, and errors that name the place."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.config.commands import NODE_GROUPS
+from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import SecondsWithoutUnit, build_settings
+from gpuledger.model.settings import SecondsWithoutUnit, build_settings, declared_settings
+from gpuledger.sources.settings import SourceSettings
 
 
 @pytest.mark.parametrize(
@@ -141,3 +142,37 @@ def test_the_defaults_are_the_allocation_basis_and_an_idle_row(tmp_path: Path) -
     assert (prices.basis, prices.idle) == ("allocation", "row")
     changed = load(tmp_path, "price: {basis: residence, idle: spread}")
     assert (changed.basis, changed.idle) == ("residence", "spread")
+
+
+# A value that is meant: the default, or none.
+NULL_MEANS_DEFAULT = frozenset(
+    {
+        *("amd.prefix", "co2.g_per_kwh", "energy.empty_watts", "energy.resident_watts", "price.gpu_hour"),
+        *(
+            "price.kwh",
+            "pue",
+            "report.every",
+            "report.timezone",
+            "teams",
+            "tokens.gateways",
+            "tokens.sources",
+        ),
+    }
+)
+
+
+def test_an_empty_key_of_a_file_is_never_the_text_none() -> None:
+    items = {item.key: item for group in ALL_GROUPS for _, item, _ in declared_settings(group)}
+    for item in items.values():
+        if item.key not in NULL_MEANS_DEFAULT:
+            with pytest.raises(ValueError, match="expected"):
+                item.parse(None)
+
+
+def test_devices_in_a_file_are_read_as_written(tmp_path: Path) -> None:
+    """YAML reads 0000:10:00.0 as a number to the base 60."""
+    file = tmp_path / "c.yaml"
+    for written in ("[0000:10:00.0, 0a:00.0, 1]", "0000:10:00.0, 0a:00.0, 1"):
+        file.write_text(f"devices: {written}\n")
+        values = load_values([SourceSettings], {}, {}, file)
+        assert values["devices"] == ("0000:10:00.0", "0a:00.0", "1")

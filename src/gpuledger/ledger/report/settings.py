@@ -122,7 +122,7 @@ class Prices:
 
 
 def _headers(value: object) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else tuple(str(value).splitlines())
+    return tuple(map(text, value)) if isinstance(value, list | tuple) else tuple(text(value).splitlines())
 
 
 @dataclass(frozen=True)

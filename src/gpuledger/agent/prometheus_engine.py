@@ -25,7 +25,7 @@ from gpuledger.agent.relabel.rules import RelabelRule
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.host.yaml_nodes import TLS_VERSIONS
 from gpuledger.kubernetes.access import ApiServerAccess
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import UsageError, raise_errors
 from gpuledger.model.text import format_duration
 
 Yaml = dict[str, Any]
@@ -101,7 +101,7 @@ def receiver_config(receiver: ReceiverSettings, written: Mapping[str, Any]) -> Y
     Raises UsageError for inline secrets, which are not printed, and for settings that Prometheus lacks.
     """
     if receiver.tls.max_version < 13:
-        raise UsageError(f"{receiver.name}: Prometheus 2.42 has no tls_config.max_version; remove it")
+        raise UsageError("tls_config.max_version: Prometheus 2.42 has no such key; remove it")
     queue = {name: value for name, value in (written.get("queue_config") or {}).items() if name not in _LATER}
     message = {"protobuf_message": "io.prometheus.write.v2.Request"} if receiver.protocol == VERSION_2 else {}
     return {
@@ -119,8 +119,8 @@ def _headers(receiver: ReceiverSettings) -> Yaml:
     for name, value in receiver.headers:
         if name.lower() != _TENANT or value.file is not None:
             raise UsageError(
-                f"{receiver.name}: the header {name} may be a secret and is not printed; remove it here and "
-                "add it to the printed configuration"
+                f"headers.{name}: may be a secret and is not printed; remove it here and add it to the printed "
+                "configuration"
             )
     return {name: value.text for name, value in receiver.headers}
 
@@ -141,10 +141,13 @@ def prometheus_config(
         for number, endpoint in enumerate(selection.endpoints):
             jobs.append(_discovery_job(selection, endpoint, number, access, shard))
     external = (written.get("global") or {}).get("external_labels") or {}
-    receivers = [
-        receiver_config(receiver, entry)
-        for receiver, entry in zip(config.receivers, written["remote_write"], strict=True)
-    ]
+    receivers, errors = [], list[UsageError]()
+    for number, (receiver, entry) in enumerate(zip(config.receivers, written["remote_write"], strict=True)):
+        try:
+            receivers.append(receiver_config(receiver, entry))
+        except UsageError as error:
+            errors.append(UsageError(f"remote_write[{number}].{error}"))
+    raise_errors(errors)
     return {
         **_without_empty({"global": _without_empty({"external_labels": external})}),
         "scrape_configs": jobs,

@@ -123,9 +123,9 @@ INVALID: dict[str, tuple[Json, str]] = {
     "a header that may be a secret": (
         agent(
             engine="prometheus",
-            remoteWrite=[{"url": "http://store/", "name": "store", "headers": {"X-Key": "abc"}}],
+            remoteWrite=[{"url": "http://store/"}, {"url": "http://other/", "headers": {"X-Key": "abc"}}],
         ),
-        "spec.agent.remoteWrite[0]: the header X-Key may be a secret and is not printed; remove it here and "
+        "spec.agent.remoteWrite[1].headers.X-Key: may be a secret and is not printed; remove it here and "
         "add it to the printed configuration",
     ),
     "a WhatapAgent's variable": (

@@ -116,6 +116,14 @@ def test_a_wrong_receiver_costs_no_other_at_the_first_apply() -> None:
     assert applied_spec(found) == {"agent": {**AGENT, "remoteWrite": [GOOD]}}
 
 
+@pytest.mark.parametrize("wrong", [BAD, {"url": "https://bad/write", "headers": {"X-Token": "s3cret"}}])
+def test_a_receiver_that_prometheus_cannot_have_costs_no_other(wrong: Json) -> None:
+    agent = {**AGENT, "engine": "prometheus"}
+    found = judge(gpu_monitor({"agent": {**agent, "remoteWrite": [wrong, GOOD, wrong]}}))
+    assert {path.split(".")[2] for path in paths(found)} == {"remoteWrite[0]", "remoteWrite[2]"}
+    assert applied_spec(found) == {"agent": {**agent, "remoteWrite": [GOOD]}}
+
+
 def test_receivers_that_are_wrong_in_different_ways_have_their_own_numbers() -> None:
     """Those of a wrong type are found first; then the others have other numbers among those that remain."""
     wrong_rule = {"url": "https://rule/write", "writeRelabelConfigs": [{"regex": "("}]}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from math import floor
+from math import ceil, floor
 
 from gpuledger.ledger.energy.shares import round_parts
 
@@ -41,6 +41,11 @@ def split_known(total: Decimal, parts: Sequence[Fraction | None], digits: int) -
 def round_decimal(amount: Fraction, digits: int) -> Decimal:
     """One amount with `digits` decimals, rounded half up."""
     return decimal_of_units(half_up(amount * 10**digits), digits)
+
+
+def round_up(amount: Fraction, digits: int) -> Decimal:
+    """The least decimal with `digits` decimals that is not below the amount: an upper bound stays one."""
+    return decimal_of_units(ceil(amount * 10**digits), digits)
 
 
 def exact_text(amount: Fraction, digits: int) -> str:

@@ -18,7 +18,7 @@ class ReportColumn:
     only in fleet reports. `metered`: the amount rests on the Gpus' energy, which can be unknown. The rows of
     an `additive` column sum to the total. Without `has_total`, a sum would count a second several times.
     `unpriced` returns whether the amount leaves out a part of a row that has no price, `unclear` whether it
-    leaves out time of unknown activity.
+    leaves out time of unknown activity. An `upper_bound` is rounded up: it is never below the row's amount.
     """
 
     name: str
@@ -35,6 +35,7 @@ class ReportColumn:
     has_total: bool = True
     unpriced: Callable[[ReportLine], bool] | None = None
     unclear: bool = False
+    upper_bound: bool = False
 
     def is_partial(self, line: ReportLine) -> bool:
         """Whether the number of a row leaves out energy that was not measured, what has no price, or time."""

@@ -8,7 +8,7 @@ from fractions import Fraction
 from operator import attrgetter
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
-from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_known
+from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, round_up, split_known
 from gpuledger.ledger.report.report_column import ReportColumn
 from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
@@ -50,7 +50,15 @@ def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColu
             "gpu_hours", "GPU-hours", HOUR_DIGITS, 2, attrgetter("gpu_microseconds"), hour, always=True
         ),
         ReportColumn(
-            "bound_gpu_hours", "± hours", 5, 2, attrgetter("time_bound"), hour, scraped=True, additive=False
+            "bound_gpu_hours",
+            "± hours",
+            5,
+            2,
+            attrgetter("time_bound"),
+            hour,
+            scraped=True,
+            additive=False,
+            upper_bound=True,
         ),
         ReportColumn(
             "estimated_gpu_hours",
@@ -67,11 +75,11 @@ def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColu
         _presence_column("allocated_gpu_hours", "allocated", "allocated"),
         _presence_column("active_gpu_hours", "active", "active", people=False, unclear=True),
         _energy_column("kwh", "kWh", 3, "energy", always=True),
-        _energy_column("bound_kwh", "± kWh", 5, "bound", scraped=True, additive=False),
+        _energy_column("bound_kwh", "± kWh", 5, "bound", scraped=True, additive=False, upper_bound=True),
         _energy_column("measured_kwh", "measured", 3, "measured"),
         _energy_column("apportioned_kwh", "apportioned", 3, "apportioned"),
         _energy_column("low_kwh", "at least", 3, "low", people=False),
-        _energy_column("high_kwh", "at most", 3, "high", additive=False),
+        _energy_column("high_kwh", "at most", 3, "high", additive=False, upper_bound=True),
         _presence_column("resident_gpu_hours", "resident", "resident", always=True),
         _presence_column("held_gpu_hours", "held idle", "held", always=True, unclear=True),
         _presence_column("unknown_gpu_hours", "unknown", "unknown"),
@@ -162,6 +170,7 @@ def _energy_column(
     people: bool = True,
     scraped: bool = False,
     additive: bool = True,
+    upper_bound: bool = False,
 ) -> ReportColumn:
     """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown."""
     value = attrgetter(amount)
@@ -181,6 +190,7 @@ def _energy_column(
         scraped=scraped,
         metered=True,
         additive=additive,
+        upper_bound=upper_bound,
     )
 
 
@@ -188,11 +198,13 @@ def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int)
     """The column's numbers of these rows with `digits` decimals.
 
     Those of an additive column are rounded so that they sum to the rounded sum (largest remainder, of equal
-    ones the first); each is within one unit of the last digit of its exact value.
+    ones the first); each is within one unit of the last digit of its exact value. An upper bound is rounded
+    up, so that it is not below the rounded amount that it bounds.
     """
     exact = [column.value(line) for line in lines]
     if not column.additive:
-        return [None if value is None else round_decimal(value, digits) for value in exact]
+        rounded = round_up if column.upper_bound else round_decimal
+        return [None if value is None else rounded(value, digits) for value in exact]
     total = sum((value for value in exact if value is not None), Fraction(0))
     return split_known(round_decimal(total, digits), exact, digits)
 

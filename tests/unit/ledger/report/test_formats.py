@@ -165,6 +165,16 @@ def test_thirds_of_a_tenth_add_up(digits: int, numbers: list[str]) -> None:
     assert round_column([line] * 3, column, digits) == list(map(Decimal, numbers))
 
 
+@pytest.mark.parametrize("digits", [3, 9])
+def test_no_row_has_more_energy_than_its_upper_bound(digits: int) -> None:
+    """Energy is rounded so that rows sum to the total: of equal rows, some are rounded up."""
+    columns = {column.name: column for column in report_columns(PRICED)}
+    line = ReportLine((), methods={"measured": 1_981_350_001}, high=1_981_350_001)
+    energy, most = (round_column([line] * 3, columns[name], digits) for name in ("kwh", "high_kwh"))
+    assert len(set(energy)) == 2
+    assert max(filter(None, energy)) == max(filter(None, most)) == min(filter(None, most))
+
+
 def test_csv_has_all_rows_and_exact_millijoules() -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(books()))))
     hour = 3_600_000_000

@@ -15,6 +15,7 @@ from gpuledger.ledger.report.money import (
     TABLE_DIGITS,
     exact_text,
     round_decimal,
+    round_up,
     split_decimals,
     split_rounded,
 )
@@ -75,6 +76,19 @@ def test_a_rounded_part_is_at_most_one_digit_off_and_nothing_is_nothing(
 )
 def test_one_amount_is_rounded_half_up(amount: str, rounded: str) -> None:
     assert f"{round_decimal(Fraction(amount), 2):f}" == rounded
+
+
+@pytest.mark.parametrize(
+    ("amount", "rounded"), [("0.121", "0.13"), ("0.12", "0.12"), ("0", "0.00"), ("0.0000001", "0.01")]
+)
+def test_an_upper_bound_is_rounded_up(amount: str, rounded: str) -> None:
+    assert f"{round_up(Fraction(amount), 2):f}" == rounded
+
+
+@given(AMOUNTS, DIGITS)
+def test_no_rounded_part_is_above_its_rounded_bound(parts: list[Fraction], digits: int) -> None:
+    for exact, rounded in zip(parts, split_decimals(parts, digits), strict=True):
+        assert rounded <= round_up(exact, digits)
 
 
 @given(AMOUNTS, DIGITS, st.booleans())

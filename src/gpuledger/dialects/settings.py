@@ -46,7 +46,9 @@ def _label(value: object) -> tuple[str, str]:
 
 def _labels(value: object) -> tuple[tuple[str, str], ...]:
     # A configuration file can contain a mapping instead of a list.
-    given = [f"{name}={content}" for name, content in value.items()] if isinstance(value, dict) else value
+    given = value
+    if isinstance(value, dict):
+        given = [f"{name}={'' if content is None else text(content)}" for name, content in value.items()]
     return tuple(dict(comma_separated(_label)(given)).items())
 
 
@@ -69,6 +71,7 @@ class DialectSettings:
         "name of this node in Kubernetes (default: $NODE_NAME, else the hostname); if set, the process and "
         "session families have a label node=NAME",
         metavar="NAME",
+        as_written=True,
     )
     mig_label: str = setting(
         "process.mig_label",
@@ -160,6 +163,7 @@ class DcgmSettings:
         (),
         "labels to add to every series, such as cluster=west; comma-separated",
         metavar="NAME=VALUE,...",
+        as_written=True,
     )
 
 

@@ -200,9 +200,13 @@ def test_extra_labels_are_pairs_and_not_labels_of_dcgm_exporter() -> None:
 
 def test_labels_and_schema_are_accepted_as_yaml_values(tmp_path: Any) -> None:
     file = tmp_path / "c.yaml"
-    file.write_text("dcgm: {schema: 4.9, labels: {cluster: west}}\n")
+    file.write_text("dcgm: {schema: 4.9, labels: {cluster: west, rack: 007, row: null, at: 1:30}}\n")
     found = dcgm_settings(settings("--config", str(file)))
-    assert (found.schema, found.labels) == ("4.9", (("cluster", "west"),))
+    assert found.schema == "4.9"
+    assert found.labels == (("cluster", "west"), ("rack", "007"), ("row", ""), ("at", "1:30"))
+    file.write_text("dcgm: {labels: {rack: [1]}}\n")
+    with pytest.raises(UsageError, match=r"dcgm\.labels: expected text"):
+        settings("--config", str(file))
 
 
 def test_an_unreadable_collectors_file_is_an_error_that_names_it(tmp_path: Any) -> None:

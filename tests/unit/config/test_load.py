@@ -9,6 +9,7 @@ import pytest
 
 from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
+from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import SecondsWithoutUnit, build_settings, declared_settings
@@ -169,10 +170,11 @@ def test_an_empty_key_of_a_file_is_never_the_text_none() -> None:
                 item.parse(None)
 
 
-def test_devices_in_a_file_are_read_as_written(tmp_path: Path) -> None:
+def test_devices_and_names_in_a_file_are_read_as_written(tmp_path: Path) -> None:
     """YAML reads 0000:10:00.0 as a number to the base 60."""
     file = tmp_path / "c.yaml"
     for written in ("[0000:10:00.0, 0a:00.0, 1]", "0000:10:00.0, 0a:00.0, 1"):
-        file.write_text(f"devices: {written}\n")
-        values = load_values([SourceSettings], {}, {}, file)
+        file.write_text(f"devices: {written}\nnode_name: 012e4\n")
+        values = load_values([SourceSettings, DialectSettings], {}, {}, file)
         assert values["devices"] == ("0000:10:00.0", "0a:00.0", "1")
+        assert values["node_name"] == "012e4"

@@ -32,12 +32,22 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
         return now
     if now.kind in ("unknown", "user"):
         return before
-    if (now.missing in PENDING_NAMES or now.missing == "container_unnamed") and _same(before, now):
+    if _has_lost_name(before, now):
         return before
     if not _same(before, now):
         return now
     lost = {name: getattr(before, name) for name in _KEPT if getattr(before, name) and not getattr(now, name)}
     return replace(now, **lost) if lost else now
+
+
+def _has_lost_name(before: Workload, now: Workload) -> bool:
+    """Whether the newer owner is the same one without a name.
+
+    The ids are those in the cgroup: a name brings the UID of a static pod, or of the pod around a pod.
+    """
+    if now.missing in PENDING_NAMES or now.missing == "container_unnamed":
+        return _same(before, now) or (before.ids == now.ids and any(now.ids))
+    return now.has_sluid and before.kind == now.kind and not before.has_sluid
 
 
 # Names that are kept when an owner index no longer has them.

@@ -20,6 +20,7 @@ from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup
 from gpuledger.workloads.owner_resolution import OwnerFacts
 from gpuledger.workloads.pods.pod import Pod, Pods
+from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs
 from ledger_helpers import UNIX, Run
 from report_helpers import report_of
 
@@ -103,6 +104,9 @@ class Machine:
         return rows
 
 
+WEB = RuntimeList({"c" * 64: "web"}, UNIX + 1000)
+
+
 def held(state: LedgerState) -> dict[str, int]:
     """Held seconds by pod or by container, user or kind."""
     return {next(filter(None, (*row.labels[2:5], row.labels[0]))): round(row.held) for row in state.owners}
@@ -171,6 +175,36 @@ def test_a_pod_inside_a_pod_is_billed_to_the_outer_one(tmp_path: Path, seconds: 
     assert node.owners() == {1: ("pod", "vc-server-0", "inner_name")}
     assert (held(state), billed(state)) == ({"vc-server-0": 0}, {"vc-server-0": 59})
     assert node.report() == {"vc-server-0": (59, 0, 5800)}
+
+
+HASH = "8d3b1f0e9c7a6b5d4e3f2a1b0c9d8e7f"
+STATIC = Pod(UID_B, "kube-system", "static-n1", containers={"a" * 64: "main"}, hash=HASH)
+JOB = SlurmJob("131", sluid="s5K1KKYAYG5D00", user="ann")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "known", "row"),
+    [
+        (in_pod(UID_A, "a"), OwnerFacts(Pods([RANK]), names_pods=True), "rank-a"),
+        (in_pod(HASH, "a"), OwnerFacts(Pods([STATIC]), names_pods=True), "static-n1"),
+        (in_pod(UID_B, "b") + in_pod(UID_A, "a"), OwnerFacts(Pods([OUTER]), names_pods=True), "vc-server-0"),
+        (f"/docker/{'c' * 64}{in_pod(UID_A, 'a')}", OwnerFacts(runtimes=(WEB,)), "web"),
+        (f"/docker/{'c' * 64}", OwnerFacts(runtimes=(WEB,)), "web"),
+        ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00", OwnerFacts(jobs=SlurmJobs([JOB])), "131"),
+    ],
+)
+def test_a_name_that_is_lost_remains_in_the_books(
+    tmp_path: Path, cgroup: str, known: OwnerFacts, row: str
+) -> None:
+    """A pod that is deleted before its process ends, or an index that starts empty again."""
+    node = Machine(tmp_path, facts=known)
+    one = runs(1, cgroup)
+    node.ticks(60, one)
+    others = Pods([Pod("1f", "lab", "other")]) if known.names_pods else None
+    empty = tuple(each._replace(names={}) for each in known.runtimes)
+    node.facts = OwnerFacts(others, known.jobs and SlurmJobs(), empty, names_pods=known.names_pods)
+    node.ticks(60, one)
+    assert node.report("job" if known.jobs else "owner") == {row: (119, 0, 11800)}
 
 
 BOX = runs(1, f"/docker/{'c' * 64}")

@@ -29,6 +29,7 @@ from gpuledger.sources.smi.parsed_output import (
     GpuBlock,
     first_present,
     normalize_bus_id,
+    without_note,
 )
 
 _GPU = pattern(r"GPU\s+([0-9]{1,5}):.*\(UUID:\s*([^\s()]+)\)\s*")
@@ -51,10 +52,9 @@ def parse_gpu_listing(text: str) -> GpuListing:
     """Parse the listing; skip an incomplete line, and after an incomplete GPU line its MIG lines."""
     listing = GpuListing()
     gpu = ""
-    for line in text.split("\n", _MAX_LINES)[:_MAX_LINES]:
-        if len(line) > _MAX_LINE_LENGTH:
-            gpu = ""
-        elif found := _GPU.fullmatch(line):
+    for printed in text.split("\n", _MAX_LINES)[:_MAX_LINES]:
+        line = without_note(printed) if len(printed) <= _MAX_LINE_LENGTH else ""
+        if found := _GPU.fullmatch(line):
             gpu = found[2]
             listing.indexes[gpu] = int(found[1])
         elif (found := _MIG.fullmatch(line)) and gpu:

@@ -72,6 +72,13 @@ def test_a_note_with_commas_shifts_no_column() -> None:
     assert [(one.cells, one.raw) for one in noted.blocks] == [(one.cells, one.raw) for one in plain.blocks]
 
 
+def test_a_note_in_the_listing_changes_no_identity() -> None:
+    noted = "\n".join(f"{line} {NOTE}" for line in fixture("mig/list").splitlines())
+    plain, other = read("mig"), read("mig", list=f"{noted}\n")
+    assert [one.device for one in other.readings] == [one.device for one in plain.readings]
+    assert other.failures == plain.failures
+
+
 def test_the_name_of_a_process_keeps_its_brackets() -> None:
     text = XML.replace("<process_name>render</process_name>", "<process_name>gunicorn [app]</process_name>")
     assert "gunicorn [app]" in [process.name for process in read("cards", xml=text).processes]

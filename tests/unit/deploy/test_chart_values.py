@@ -102,7 +102,18 @@ def problems(values: dict[str, Any]) -> str:
         ({"capabilities": ["CAP_SYS_PTRACE,"]}, "/capabilities/0"),
         ({"tolerations": [{"key": "x", "operater": "Exists"}]}, "operater"),
         ({"serviceMonitor": {"interval": "30 s"}}, "/serviceMonitor/interval"),
+        ({"serviceMonitor": {"interval": "30s1m"}}, "/serviceMonitor/interval"),
         ({"serviceMonitor": {"honourLabels": True}}, "honourLabels"),
+        # Prometheus's spelling, which the API server would leave out.
+        ({"serviceMonitor": {"relabelings": [{"source_labels": ["a"]}]}}, "source_labels"),
+        ({"podMonitor": {"metricRelabelings": [{"target_label": "a"}]}}, "target_label"),
+        ({"podMonitor": {"relabelings": [{"action": "retain"}]}}, "/podMonitor/relabelings/0/action"),
+        ({"serviceMonitor": {"relabelings": [{"sourceLabels": "a"}]}}, "/relabelings/0/sourceLabels"),
+        ({"serviceMonitor": {"tlsConfig": {"insecure_skip_verify": True}}}, "insecure_skip_verify"),
+        ({"podMonitor": {"basicAuth": {"user": {"name": "a", "key": "b"}}}}, "user"),
+        ({"podMonitor": {"basicAuth": {"username": "me"}}}, "/podMonitor/basicAuth/username"),
+        ({"extraEnv": [{"name": "A", "value": 1}]}, "/extraEnv/0/value"),
+        ({"agent": {"extraEnv": [{"name": "A", "value": True}]}}, "/agent/extraEnv/0/value"),
         ({"probes": {"liveness": {"timeoutSeconds": "10"}}}, "/probes/liveness/timeoutSeconds"),
         ({"updateStrategy": {"type": "Recreate"}}, "/updateStrategy/type"),
         ({"agent": {"on": True}}, "on"),
@@ -147,6 +158,26 @@ def test_invalid_values_are_rejected_by_the_schema_and_named(values: dict[str, A
         (
             {"mode": "cronjob", "dialect": ["process", "native"]},
             "the counters of native need a program that keeps running",
+        ),
+        (
+            {"serviceMonitor": {"enabled": True, "relabelings": [{"sourceLabels": ["a"]}]}},
+            "serviceMonitor.relabelings[0]: the action replace needs a targetLabel, so Prometheus Operator",
+        ),
+        (
+            {"podMonitor": {"enabled": True, "relabelings": [{"action": "HashMod", "targetLabel": "a"}]}},
+            "podMonitor.relabelings[0]: the action hashmod needs a modulus",
+        ),
+        (
+            {"podMonitor": {"enabled": True, "metricRelabelings": [{"action": "drop", "regex": "up("}]}},
+            "podMonitor.metricRelabelings[0]: the regex 'up(' is not a valid RE2 expression",
+        ),
+        (
+            {"podMonitor": {"enabled": True, "relabelings": [{"action": "drop", "regex": "a)|(b"}]}},
+            "the regex 'a)|(b' is not a valid RE2 expression",
+        ),
+        (
+            {"podMonitor": {"enabled": True, "relabelings": [{"action": "labeldrop", "targetLabel": "a"}]}},
+            "the action labeldrop takes only a regex",
         ),
         ({"mode": "collect", "serviceMonitor": {"enabled": True}}, "mode collect serves no metrics"),
         (
@@ -224,6 +255,25 @@ def test_values_that_conflict_are_rejected_with_the_remedy(values: dict[str, Any
 )
 def test_a_file_may_be_written_as_often_as_the_program_reads(values: dict[str, Any]) -> None:
     assert files(values)
+
+
+def test_relabelings_that_prometheus_operator_accepts_are_rendered_as_given() -> None:
+    rules = [
+        {
+            "sourceLabels": ["a", "b"],
+            "separator": "/",
+            "targetLabel": "c",
+            "regex": "(x|y)[|].*|",
+            "action": "Replace",
+        },
+        {"action": "hashmod", "sourceLabels": ["a"], "modulus": 2, "targetLabel": "c"},
+        {"action": "labeldrop", "regex": "pod_.+"},
+        {"action": "labelmap", "regex": "__meta_kubernetes_pod_label_(.+)"},
+        {"action": "keep", "sourceLabels": ["__name__"], "regex": ""},
+        {"action": "replace", "targetLabel": "c", "replacement": ""},
+    ]
+    (monitor,) = of_kind("PodMonitor", {"podMonitor": {"enabled": True, "relabelings": rules}})
+    assert monitor["spec"]["podMetricsEndpoints"][0]["relabelings"] == rules
 
 
 def test_a_release_name_that_is_invalid_for_a_service_is_rejected_with_the_remedy() -> None:

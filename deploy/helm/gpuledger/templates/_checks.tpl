@@ -32,6 +32,7 @@
 {{- fail (printf "kubernetes.events: only the API server says when a pod has ended; set kubernetes.names to auto or api, not %s" $v.kubernetes.names) -}}
 {{- end -}}
 {{- include "gpuledger.checkTimeouts" . -}}
+{{- include "gpuledger.checkRelabelings" . -}}
 {{- include "gpuledger.checkEvery" . -}}
 {{- if regexMatch "(^|/)(dcgm-exporter|nvidia_gpu_exporter|busybox|prometheus|cuda)$" $v.image.repository -}}
 {{- fail (printf "image.repository: %s is the image of another program, which does not know the flags of gpuledger; remove it, or set the repository of your copy of gpuledger" $v.image.repository) -}}
@@ -89,6 +90,30 @@
 {{- $timeout := default "0s" $monitor.scrapeTimeout -}}
 {{- if and $monitor.enabled $monitor.interval (gt (int (include "gpuledger.milliseconds" $timeout)) (int (include "gpuledger.milliseconds" $interval))) -}}
 {{- fail (printf "%s.scrapeTimeout: %s is longer than the interval of %s, so Prometheus Operator would ignore the monitor; set it to %s or less" $key $timeout $interval $interval) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Rejects rules because of which Prometheus Operator ignores the whole monitor. */}}
+{{- define "gpuledger.checkRelabelings" -}}
+{{- range $key := list "serviceMonitor" "podMonitor" -}}
+{{- range $list := list "relabelings" "metricRelabelings" -}}
+{{- range $number, $rule := ternary (get (get $.v $key) $list) list (get $.v $key).enabled -}}
+{{- $action := default "replace" $rule.action | lower -}}
+{{- $wrong := "" -}}
+{{- if and (has $action (list "replace" "hashmod" "lowercase" "uppercase" "keepequal" "dropequal")) (not $rule.targetLabel) -}}
+{{- $wrong = printf "the action %s needs a targetLabel" $action -}}
+{{- else if and (eq $action "hashmod") (not $rule.modulus) -}}
+{{- $wrong = "the action hashmod needs a modulus" -}}
+{{- else if and $rule.regex (not (regexMatch (printf "%s|" $rule.regex) "")) -}}
+{{- $wrong = printf "the regex '%s' is not a valid RE2 expression" $rule.regex -}}
+{{- else if and (has $action (list "labeldrop" "labelkeep")) (omit $rule "action" "regex") -}}
+{{- $wrong = printf "the action %s takes only a regex" $action -}}
+{{- end -}}
+{{- if $wrong -}}
+{{- fail (printf "%s.%s[%d]: %s, so Prometheus Operator would ignore the monitor; correct or remove the rule" $key $list $number $wrong) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -119,8 +119,8 @@ def _headers(receiver: ReceiverSettings) -> Yaml:
     for name, value in receiver.headers:
         if name.lower() != _TENANT or value.file is not None:
             raise UsageError(
-                f"headers.{name}: may be a secret and is not printed; remove it here and add it to the printed "
-                "configuration"
+                f"headers.{name}: may be a secret and is not printed; remove it here and add it to the "
+                "printed configuration"
             )
     return {name: value.text for name, value in receiver.headers}
 

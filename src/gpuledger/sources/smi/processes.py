@@ -14,7 +14,7 @@ from gpuledger.model.quantities import MEMORY_USED, UTILIZATION
 from gpuledger.model.text import clean_name
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi import cell_names
-from gpuledger.sources.smi.cell_values import absent_reason, parse_quantity, parse_whole
+from gpuledger.sources.smi.cell_values import absent_reason, parse_index, parse_quantity, parse_whole
 from gpuledger.sources.smi.parsed_gpus import ParsedGpu
 from gpuledger.sources.smi.parsed_output import Cells, first_present
 
@@ -165,6 +165,12 @@ def parse_pmon(text: str, findings: SourceFindings) -> PmonUsage | None:
     if titles and titles[-1] == "command" and len(rest.split()) >= len(titles):
         _add_row(rest.split(), titles, units, usage, findings)
     return usage if titles else None
+
+
+def listed_gpus(text: str) -> frozenset[int]:
+    """The indexes of the GPUs that have a row in the output of pmon, also if it has no process."""
+    first = (line.split(maxsplit=1)[:1] for line in text.split("\n"))
+    return frozenset(index for words in first for word in words if (index := parse_index(word)) is not None)
 
 
 def _add_row(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuledger.host.commands import CommandResult, RunCommand
 from gpuledger.model.errors import SourceUnavailable
@@ -27,10 +27,11 @@ from gpuledger.sources.smi.parsed_gpus import (
     parse_gpu_listing,
 )
 from gpuledger.sources.smi.parsed_output import GpuBlock, SmiOutput, SmiProblem, decode_output
-from gpuledger.sources.smi.processes import PmonUsage, parse_pmon
+from gpuledger.sources.smi.processes import PmonUsage, listed_gpus, parse_pmon
 from gpuledger.sources.smi.text_report import parse_text_report
 from gpuledger.sources.smi.xml import parse_xml
 
+_PMON = ("pmon", "-c", "1", "-s", "um")
 # A call that failed is skipped for this many seconds.
 RETRY_SECONDS = 60.0
 # Bytes that nvidia-smi may print instead of GPUs, with the banner of a remote machine.
@@ -50,6 +51,9 @@ class SmiQueries:
     _xml_retry_at: float = 0.0
     _pmon_retry_at: float = 0.0
     _pmon_cause: str = ""
+    # Indexes of GPUs that pmon does not list.
+    _unlisted: set[int] = field(default_factory=set)
+    _unlisted_retry_at: float = 0.0
 
     def query_gpus(self, findings: SourceFindings) -> SmiOutput:
         """Return every GPU in the command's output. Raises SourceUnavailable if there is none."""
@@ -83,14 +87,18 @@ class SmiQueries:
         """Return GPU indexes, MIG UUIDs and profiles; empty if `-L` fails."""
         return parse_gpu_listing(decode_output(self.run_smi("-L").stdout))
 
-    def query_pmon(self, findings: SourceFindings) -> PmonUsage:
-        """Return the engine usage of processes. A `pmon` that fails is retried after RETRY_SECONDS."""
+    def query_pmon(self, indexes: frozenset[int], findings: SourceFindings) -> PmonUsage:
+        """Return the engine usage of processes on the GPUs with these indexes.
+
+        A `pmon` that fails is retried after RETRY_SECONDS.
+        """
         now = self.clock.elapsed()
         if now < self._pmon_retry_at:
             findings.note("utilization", "NOT_SUPPORTED", self._pmon_cause)
             return {}
-        result = self.run_smi("pmon", "-c", "1", "-s", "um")
-        usage = parse_pmon(decode_output(result.stdout), findings)
+        result = self.run_smi(*_PMON)
+        output = decode_output(result.stdout)
+        usage = parse_pmon(output, findings)
         cause = describe_failure(result, self.command)
         if usage is None or (cause and not usage):
             self._pmon_cause = f"pmon: {cause or 'the output is not a table'}"
@@ -98,7 +106,30 @@ class SmiQueries:
             findings.note("utilization", "NOT_SUPPORTED", self._pmon_cause)
         elif cause:
             findings.note("utilization", failure_reason(result), f"pmon: {cause}")
+        if usage is not None:
+            usage.update(self._query_further_gpus(indexes, listed_gpus(output), findings))
         return usage or {}
+
+    def _query_further_gpus(
+        self, indexes: frozenset[int], covered: frozenset[int], findings: SourceFindings
+    ) -> PmonUsage:
+        """Query the GPUs that the first `pmon` left out: it covers 4 GPUs, since driver 450 or so 16.
+
+        One that is not listed even then is queried again after RETRY_SECONDS.
+        """
+        now = self.clock.elapsed()
+        if now >= self._unlisted_retry_at:
+            self._unlisted.clear()
+        waiting = sorted(indexes - covered - self._unlisted) if covered else []
+        usage: PmonUsage = {}
+        for start in range(0, len(waiting), len(covered) or 1):
+            group = waiting[start : start + len(covered)]
+            output = decode_output(self.run_smi(*_PMON, "-i", ",".join(map(str, group))).stdout)
+            usage.update(parse_pmon(output, findings) or {})
+            if unlisted := set(group) - listed_gpus(output):
+                self._unlisted |= unlisted
+                self._unlisted_retry_at = now + RETRY_SECONDS
+        return usage
 
     def run_smi(self, *arguments: str) -> CommandResult:
         """Run the command with these arguments."""

@@ -50,8 +50,9 @@ _MIG_IDS = ("index", "gpu_instance_id", "compute_instance_id")
 class SmiSource:
     """Reads GPUs and processes from an nvidia-smi command.
 
-    Calls per tick: `-q -x`; `pmon` if there are processes; `--query-gpu` if `wanted` has COLUMNS; `-L` only
-    when the topology changes. A slow command is read in its loop mode, if `start_loop` can start one.
+    Calls per tick: `-q -x`; `pmon` if there are processes, once for the 4 or 16 GPUs that it covers;
+    `--query-gpu` if `wanted` has COLUMNS; `-L` only when the topology changes. A slow command is read in its
+    loop mode, if `start_loop` can start one.
     nvidia-smi has no energy counter and no timestamped samples: both are absent, not zero. `host` identifies
     the pids as printed; for a remote command it must not look them up on this machine. `devices` selects GPUs
     by index, UUID or PCI bus id; empty selects all. `slot_width` returns the lanes of the slot of a PCI bus
@@ -120,8 +121,8 @@ class SmiSource:
         identified = self._clock.elapsed()
 
         # With MIG on, pmon prints only dashes.
-        has_processes = any(lists.get(parsed.gpu.uuid) for parsed in parsed_gpus if not parsed.mig)
-        usage = self._queries.query_pmon(findings) if has_processes else {}
+        used = [each.gpu.index for each in parsed_gpus if not each.mig and lists.get(each.gpu.uuid)]
+        usage = self._queries.query_pmon(frozenset(used), findings) if used else {}
         sampled = self._clock.elapsed()
 
         readings: list[Reading] = []

@@ -156,6 +156,16 @@ class _JobEvidence:
         """The variables of Slurm in the processes that have them."""
         return [one.environment for one in self.processes if one.environment]
 
+    def gpus(self, numbering: GpuNumbering) -> tuple[DeviceRef, ...]:
+        """The GPUs that the processes list: those that slurmstepd started itself decide.
+
+        A user can set other UUIDs for further processes. These help only where the numbers of the first ones
+        cannot be interpreted.
+        """
+        first = gpus_in_environments([one.environment for one in self.processes if one.first])
+        is_clear = numbering.by_driver or numbering.files or all(ref.by == "uuid" for ref in first)
+        return first if first and is_clear else gpus_in_environments(self.environments)
+
     @property
     def node(self) -> str:
         """Slurm's name of this node; empty if not known."""
@@ -239,7 +249,9 @@ class SlurmReader:
         self, cgroup: JobCgroup, stamp: _Stamp, caps: MigCapabilities, files: GresFiles
     ) -> _KnownJob:
         evidence = self._collect_evidence(cgroup)
-        devices, found_by, missing = self._devices(cgroup, evidence, caps, files)
+        numbering = gpu_numbering(files.gres, evidence.node)
+        gpus = evidence.gpus(numbering)
+        devices, found_by, missing = _find_devices(cgroup, evidence, gpus, numbering, caps)
         processes = evidence.processes
         uid = find_job_uid(processes) if cgroup.uid is None else cgroup.uid
         number = evidence.job_id or job_number(uid, processes)
@@ -252,33 +264,9 @@ class SlurmReader:
             devices=devices,
             found_by=found_by,
             missing=missing,
-            fraction=job_fraction(
-                processes,
-                files,
-                evidence.node,
-                gpu_numbering(files.gres, evidence.node),
-                gpus_in_environments(evidence.environments),
-            ),
+            fraction=job_fraction(processes, files, evidence.node, numbering, gpus),
         )
         return _KnownJob(stamp, job, has_facts=bool(deciding_processes(processes, uid)))
-
-    def _devices(
-        self, cgroup: JobCgroup, evidence: _JobEvidence, caps: MigCapabilities, files: GresFiles
-    ) -> tuple[tuple[DeviceRef, ...], str, str]:
-        """Three values: the devices, the evidence (`found_by`), and why they are not known (`missing`)."""
-        for folder in cgroup.folders:
-            rules = read_or_none(str(folder / "devices.list"))
-            allowed = None if rules is None else refs_from_device_rules(decode_utf8(rules), caps)
-            if allowed is not None:
-                return allowed, "slurm_cgroup", ""
-        names = gpus_in_environments(evidence.environments)
-        if not names:
-            return (), "", _missing_reason(evidence)
-        numbering = gpu_numbering(files.gres, evidence.node)
-        found = [_resolve_number(ref, numbering, caps) for ref in names]
-        if not all(found):
-            return (), "", "unmatched"
-        return tuple(ref for refs in found for ref in refs), "slurm_environ", ""
 
     def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
         evidence = _JobEvidence()
@@ -349,6 +337,30 @@ class SlurmReader:
                 "the environment of jobs; run as root, or add CAP_SYS_PTRACE"
             )
         self._warned = forbidden
+
+
+def _find_devices(
+    cgroup: JobCgroup,
+    evidence: _JobEvidence,
+    gpus: Sequence[DeviceRef],
+    numbering: GpuNumbering,
+    caps: MigCapabilities,
+) -> tuple[tuple[DeviceRef, ...], str, str]:
+    """Three values: the devices, the evidence (`found_by`), and why they are not known (`missing`).
+
+    `gpus` are those in the environments of its processes.
+    """
+    for folder in cgroup.folders:
+        rules = read_or_none(str(folder / "devices.list"))
+        allowed = None if rules is None else refs_from_device_rules(decode_utf8(rules), caps)
+        if allowed is not None:
+            return allowed, "slurm_cgroup", ""
+    if not gpus:
+        return (), "", _missing_reason(evidence)
+    found = [_resolve_number(ref, numbering, caps) for ref in gpus]
+    if not all(found):
+        return (), "", "unmatched"
+    return tuple(ref for refs in found for ref in refs), "slurm_environ", ""
 
 
 def _missing_reason(evidence: _JobEvidence) -> str:

@@ -148,7 +148,8 @@ def gpus_in_environments(environments: Sequence[Environment]) -> tuple[DeviceRef
     whole = next((found for item in environments if (found := _numbers(item.get("SLURM_JOB_GPUS")))), ())
     by_step = [_numbers(item.get("SLURM_STEP_GPUS")) for item in environments]
     numbers = whole or tuple(dict.fromkeys(ref for refs in by_step for ref in refs))
-    seen = [parse_uuids(item.get(name, "")) for item in environments for name in _VISIBLE_DEVICES]
+    listed = (parse_uuids(item.get(name, "")) for item in environments for name in _VISIBLE_DEVICES)
+    seen = [tuple(dict.fromkeys(refs)) for refs in listed]
     together = tuple(dict.fromkeys(ref for refs in seen for ref in refs))
     if numbers:
         return next((uuids for uuids in (*seen, together) if len(uuids) == len(numbers)), numbers)

@@ -14,7 +14,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.job_cgroups import find_job_cgroups, has_slurm_cgroup
 from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs, job_id_in_title, parse_environment
-from slurm_tree import GPU_A, GPU_B, SCOPE, SLUID, Machine
+from slurm_tree import GPU_A, SCOPE, SLUID, Machine
 
 
 @pytest.fixture
@@ -126,67 +126,6 @@ GRES = "Name=gpu File=/dev/nvidia[0-3]"
 
 
 @pytest.mark.parametrize(
-    ("gres", "variables", "devices"),
-    [
-        (GRES, {"SLURM_JOB_GPUS": "1,3"}, refs("minor", "1", "3")),
-        ("Name=gpu File=/dev/nvidia[4-5]", {"SLURM_JOB_GPUS": "1"}, refs("minor", "5")),
-        ("AutoDetect=nvml", {"SLURM_JOB_GPUS": "1,3"}, refs("index", "1", "3")),
-        (
-            "NodeName=n2 Name=gpu File=/dev/nvidia7\nNodeName=n1 AutoDetect=nvml",
-            {"SLURM_JOB_GPUS": "0", "SLURMD_NODENAME": "n2"},
-            refs("minor", "7"),
-        ),
-        ("", {"SLURM_JOB_GPUS": "2"}, refs("number", "2")),
-        (GRES, {"SLURM_STEP_GPUS": "2"}, refs("minor", "2")),
-        (GRES, {"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"}, refs("minor", "0", "1")),
-        (GRES, {"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0"}, refs("minor", "2")),
-        (GRES, {"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": GPU_A}, refs("uuid", GPU_A)),
-        (GRES, {"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": GPU_A}, refs("minor", "2", "3")),
-        (GRES, {"CUDA_VISIBLE_DEVICES": f"{GPU_A},{GPU_B}"}, refs("uuid", GPU_A, GPU_B)),
-        (GRES, {"NVIDIA_VISIBLE_DEVICES": GPU_B}, refs("uuid", GPU_B)),
-        (GRES, {"CUDA_VISIBLE_DEVICES": f"MIG-{GPU_A}/1/0"}, refs("uuid", f"MIG-{GPU_A}/1/0")),
-    ],
-)
-def test_the_environment_of_a_process_lists_the_gpus_of_the_job(
-    machine: Machine, gres: str, variables: dict[str, str], devices: tuple[DeviceRef, ...]
-) -> None:
-    machine.gres(gres)
-    machine.job("7", SLURM_JOB_ID="7", **variables)
-    found = only_job(machine.read())
-    assert (found.devices, found.found_by, found.missing) == (devices, "slurm_environ", "")
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {},
-        {"CUDA_VISIBLE_DEVICES": "0,1"},
-        {"GPU_DEVICE_ORDINAL": "0"},
-        {"NVIDIA_VISIBLE_DEVICES": "all"},
-        {"CUDA_VISIBLE_DEVICES": "NoDevFiles"},
-        {"SLURM_JOB_GPUS": ""},
-    ],
-)
-def test_numbers_within_the_job_are_not_gpus_of_the_machine(
-    machine: Machine, variables: dict[str, str]
-) -> None:
-    machine.gres(GRES)
-    machine.job("7", SLURM_JOB_ID="7", **variables)
-    found = only_job(machine.read())
-    assert (found.devices, found.missing) == ((), "")
-
-
-@pytest.mark.parametrize("variable", ["SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"])
-@pytest.mark.parametrize(("count", "missing"), [("2", "unmatched"), ("0", ""), ("x", "")])
-def test_a_job_with_unnamed_gpus_differs_from_a_job_without_gpus(
-    machine: Machine, variable: str, count: str, missing: str
-) -> None:
-    machine.job("7", SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="0,1", **{variable: count})
-    found = only_job(machine.read())
-    assert (found.devices, found.missing) == ((), missing)
-
-
-@pytest.mark.parametrize(
     ("gres", "slurm", "fraction"),
     [
         (f"{GRES}\nName=shard Count=16", "", Fraction(1, 2)),
@@ -204,27 +143,6 @@ def test_the_fraction_of_a_job_follows_from_gres_conf_or_slurm_conf(
     variables = {"SLURM_JOB_GPUS": "1", "SLURM_SHARDS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
     machine.job("7", SLURM_JOB_ID="7", **variables)
     assert only_job(machine.read()).fraction == fraction
-
-
-def test_the_gpus_of_all_steps_are_the_gpus_of_the_job(machine: Machine) -> None:
-    machine.gres(GRES)
-    machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="3")
-    machine.job("7", pid=200, step="1", SLURM_JOB_ID="7", SLURM_STEP_GPUS="0")
-    assert only_job(machine.read()).devices == refs("minor", "3", "0")
-
-
-def test_the_uuids_of_all_tasks_are_the_gpus_of_the_job(machine: Machine) -> None:
-    machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,1", CUDA_VISIBLE_DEVICES=GPU_B)
-    machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
-    machine.process(200, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES=GPU_A)
-    assert only_job(machine.read()).devices == refs("uuid", GPU_B, GPU_A)
-
-
-def test_a_number_without_a_device_in_gres_conf_is_unmatched(machine: Machine) -> None:
-    machine.gres(GRES)
-    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,9")
-    found = only_job(machine.read())
-    assert (found.devices, found.missing) == ((), "unmatched")
 
 
 def test_the_environment_of_an_adopted_login_is_ignored(machine: Machine) -> None:

@@ -125,7 +125,7 @@ class RefusalSearch:
                 self.lost[sample.item.serial] += sample.samples
             else:
                 (suspects if series.is_known(sample) else plain).append(sample)
-        self._parts = [part for part in (suspects, plain) if part]
+        self._parts: list[Sequence[SeriesSample]] = [part for part in (suspects, plain) if part]
         # Refused parts that are divided last, and only if the receiver accepted another one.
         self._waiting: list[Sequence[SeriesSample]] = []
 

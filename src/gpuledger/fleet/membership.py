@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.fleet.lists.node_list import NodeList
+from gpuledger.fleet.lists.node_list import InvalidEntries, NodeList
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
@@ -20,7 +20,10 @@ _LONGEST_READ: Final = 20.0
 
 @dataclass(slots=True)
 class ListState:
-    """What is known of a list: its nodes when it could be read last, and why it cannot be read since."""
+    """What is known of a list: its nodes when it could be read last, and why it cannot be read since.
+
+    With an error but without `since`, only some of its entries are wrong, and `nodes` are the others.
+    """
 
     name: str
     nodes: Sequence[NodeAddress] = ()
@@ -55,6 +58,8 @@ class Membership:
                 nodes = await read.read_nodes()
         except TimeoutError:
             self._fail(state, f"{read.name} cannot be read within {_LONGEST_READ:g} s")
+        except InvalidEntries as error:
+            self._leave_out(state, error)
         except GpuledgerError as error:
             self._fail(state, str(error))
         except Exception as error:  # noqa: BLE001  (see the log)
@@ -66,10 +71,18 @@ class Membership:
             state.nodes, state.error, state.since = nodes, "", None
         state.is_tried = True
 
+    def _leave_out(self, state: ListState, error: InvalidEntries) -> None:
+        if not error.nodes:
+            self._fail(state, str(error))
+            return
+        if str(error) != state.error:
+            _LOG.error("%s; the other nodes of the list (%d) are read", error, len(error.nodes))
+        state.nodes, state.error, state.since = error.nodes, str(error), None
+
     def _fail(self, state: ListState, error: str) -> None:
         if error != state.error:
             kept = f"; its last {len(state.nodes)} nodes are kept" if state.nodes else ""
             _LOG.error("%s%s", error, kept)
-        if not state.error:
+        if state.since is None:
             state.since = self._clock.unix()
         state.error = error

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from builders import FakeClock
+from gpuledger.fleet.lists.node_list import InvalidEntries
 from gpuledger.fleet.membership import Membership
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.errors import GpuledgerError, UsageError
 from unit.fleet.support import (
     ListedNodes,
     ScriptedNodes,
@@ -123,6 +124,27 @@ def test_a_list_that_cannot_be_read_keeps_its_last_nodes_and_says_since_when() -
     listed.error = None
     asyncio.run(membership.refresh())
     assert (membership.states[0].error, membership.states[0].since) == ("", None)
+
+
+def test_a_wrong_entry_is_reported_and_the_other_nodes_of_its_list_are_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listed, clock = ListedNodes(address("a")), FakeClock(NOW)
+    membership = Membership([listed], clock)
+    asyncio.run(membership.refresh())
+    listed.error = InvalidEntries([address("b")], [UsageError("nodes, line 2: no URL")])
+    for _ in range(2):
+        assert list(asyncio.run(membership.refresh())) == ["http://b:9400"]
+    state = membership.states[0]
+    assert (state.error, state.since) == ("nodes, line 2: no URL", None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "nodes, line 2: no URL; the other nodes of the list (1) are read"
+    ]
+    # Without any node, the last ones are kept.
+    listed.error = InvalidEntries([], [UsageError("nodes, line 1: no URL")])
+    clock.advance(30)
+    assert list(asyncio.run(membership.refresh())) == ["http://b:9400"]
+    assert (state.error, state.since) == ("nodes, line 1: no URL", NOW + 30)
 
 
 def test_a_surprise_in_one_list_does_not_cost_the_others() -> None:

@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gpuledger.fleet.lists.node_list import AddressDefaults, UnreadableList, require_few_nodes
+from gpuledger.fleet.lists.node_list import AddressDefaults, UnreadableList, require_valid_nodes
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.host.files import read_at_most
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import UsageError, collect_errors
 
 _SRV: Final = 33
 _IN: Final = 1
@@ -153,12 +153,13 @@ class DnsNodes:
                 problem = f"{server.host}: error {answer.code}"
                 continue
             # A target of "." says that there is no such service.
-            found = [
-                self._defaults.parse_address(f"{one.target}:{one.port}", self.name)
-                for one in answer.records
-                if one.target and one.port
-            ]
-            return require_few_nodes(sorted(found, key=lambda one: one.url), self.name)
+            found: list[NodeAddress] = []
+            errors: list[UsageError] = []
+            for one in answer.records:
+                with collect_errors(errors):
+                    if one.target and one.port:
+                        found.append(self._defaults.parse_address(f"{one.target}:{one.port}", self.name))
+            return require_valid_nodes(sorted(found, key=lambda one: one.url), errors, self.name)
         raise UnreadableList(f"{self.name} cannot be read: {problem}")
 
 

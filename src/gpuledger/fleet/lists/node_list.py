@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from gpuledger.fleet.node_address import NODE_PORT, NodeAddress, parse_node_address
 from gpuledger.host.files import read_at_most
 from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml
-from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.errors import GpuledgerError, UsageError, collect_errors, raise_errors
 
 # Bytes of a list: some ten thousand nodes.
 LONGEST_LIST = 4 << 20
@@ -32,6 +32,20 @@ class AddressDefaults:
         return parse_node_address(written, place, scheme=self.scheme, port=self.port, name=name, page=page)
 
 
+# Wrong entries that a message quotes.
+_QUOTED_ENTRIES = 3
+
+
+class InvalidEntries(UsageError):
+    """Some entries of a list are no nodes; `nodes` are those of the others."""
+
+    def __init__(self, nodes: Sequence[NodeAddress], errors: Sequence[UsageError]) -> None:
+        more = len(errors) - _QUOTED_ENTRIES
+        quoted = "; ".join(map(str, errors[:_QUOTED_ENTRIES]))
+        super().__init__(f"{quoted}; and {more:,} more" if more > 0 else quoted)
+        self.nodes = nodes
+
+
 class NodeList(Protocol):
     """A list of nodes that can be read again and again. `name` is for messages."""
 
@@ -40,7 +54,7 @@ class NodeList(Protocol):
         """Where the list comes from."""
 
     async def read_nodes(self) -> Sequence[NodeAddress]:
-        """The current nodes. Raises GpuledgerError with one line."""
+        """The current nodes. Raises GpuledgerError with one line: InvalidEntries for some that are none."""
 
 
 class GivenNodes:
@@ -49,7 +63,12 @@ class GivenNodes:
     name = "--node"
 
     def __init__(self, written: Sequence[str], defaults: AddressDefaults) -> None:
-        self._nodes = [defaults.parse_address(one, "--node") for one in written]
+        self._nodes: list[NodeAddress] = []
+        errors: list[UsageError] = []
+        for one in written:
+            with collect_errors(errors):
+                self._nodes.append(defaults.parse_address(one, "--node"))
+        raise_errors(errors)
 
     async def read_nodes(self) -> Sequence[NodeAddress]:
         """See NodeList."""
@@ -81,40 +100,53 @@ class FileNodes:
 
 
 def parse_node_lines(text: str, place: str, defaults: AddressDefaults) -> list[NodeAddress]:
-    """Parse lines of `ADDRESS [NAME]`; `#` begins a comment. Raises UsageError with the line's number."""
-    found = []
+    """Parse lines of `ADDRESS [NAME]`; `#` begins a comment. Raises InvalidEntries with line numbers."""
+    found: list[NodeAddress] = []
+    errors: list[UsageError] = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split(None, 1)
-        if words:
-            found.append(defaults.parse_address(words[0], f"{place}, line {number}", *words[1:]))
-    return require_few_nodes(found, place)
+        with collect_errors(errors):
+            if words:
+                found.append(defaults.parse_address(words[0], f"{place}, line {number}", *words[1:]))
+    return require_valid_nodes(found, errors, place)
 
 
 def parse_target_groups(text: str, place: str, defaults: AddressDefaults) -> list[NodeAddress]:
     """Parse the format of file_sd and http_sd: a list of `{targets: [...], labels: {...}}`.
 
     The label `node` is the name, `page` the link to the node's page, `__scheme__` the scheme. Raises
-    UsageError.
+    UsageError, and InvalidEntries if some groups or targets are wrong.
     """
     found: list[NodeAddress] = []
+    errors: list[UsageError] = []
     for group in _groups(_parse_document(text, place), place):
-        labels = {} if group.get("labels") is None else group["labels"]
-        targets = group.get("targets")
-        if not isinstance(labels, dict) or not isinstance(targets, list) or not _are_texts(targets):
-            raise UsageError(f"{place}: expected groups with a list of targets, and labels")
-        scheme = str(labels.get("__scheme__") or defaults.scheme)
-        if scheme not in ("http", "https"):
-            raise UsageError(f"{place}: the label __scheme__ must be http or https")
-        own = AddressDefaults(scheme, defaults.port)
-        # A name is of one node.
-        name = str(labels.get("node") or "") if len(targets) == 1 else ""
-        page = str(labels.get("page") or "") if len(targets) == 1 else ""
-        found += [own.parse_address(target, place, name, page) for target in targets]
-    return require_few_nodes(found, place)
+        with collect_errors(errors):
+            _parse_group(group, place, defaults, found, errors)
+    return require_valid_nodes(found, errors, place)
 
 
-def _are_texts(values: list[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+def _parse_group(
+    group: Any, place: str, defaults: AddressDefaults, found: list[NodeAddress], errors: list[UsageError]
+) -> None:
+    """Add the nodes of a group to `found`, and wrong targets to `errors`. Raises UsageError for the group."""
+    if not isinstance(group, dict):
+        raise UsageError(f"{place}: expected a list of groups, as Prometheus's file_sd has it")
+    labels = {} if group.get("labels") is None else group["labels"]
+    targets = group.get("targets")
+    if not isinstance(labels, dict) or not isinstance(targets, list):
+        raise UsageError(f"{place}: expected groups with a list of targets, and labels")
+    scheme = str(labels.get("__scheme__") or defaults.scheme)
+    if scheme not in ("http", "https"):
+        raise UsageError(f"{place}: the label __scheme__ must be http or https")
+    own = AddressDefaults(scheme, defaults.port)
+    # A name is of one node.
+    name = str(labels.get("node") or "") if len(targets) == 1 else ""
+    page = str(labels.get("page") or "") if len(targets) == 1 else ""
+    for target in targets:
+        with collect_errors(errors):
+            if not isinstance(target, str):
+                raise UsageError(f"{place}: expected targets that are texts, such as gpu-1:9400")
+            found.append(own.parse_address(target, place, name, page))
 
 
 def _parse_document(text: str, place: str) -> Any:
@@ -130,19 +162,26 @@ def _parse_document(text: str, place: str) -> Any:
             raise UsageError(f"{place} is neither JSON nor YAML: {error}") from None
 
 
-def _groups(content: Any, place: str) -> list[dict[str, Any]]:
+def _groups(content: Any, place: str) -> list[Any]:
     if content is None:
         return []
-    if not isinstance(content, list) or not all(isinstance(group, dict) for group in content):
+    if not isinstance(content, list):
         raise UsageError(f"{place}: expected a list of groups, as Prometheus's file_sd has it")
     return content
 
 
-def require_few_nodes(found: list[NodeAddress], place: str) -> list[NodeAddress]:
-    """The same nodes. Raises UsageError for more than one process can read."""
+def require_valid_nodes(
+    found: Sequence[NodeAddress], errors: Sequence[UsageError], place: str
+) -> list[NodeAddress]:
+    """The nodes of a list. Raises InvalidEntries if there are errors.
+
+    Raises UsageError for more nodes than one process can read.
+    """
     if len(found) > MOST_NODES:
         raise UsageError(f"{place} has {len(found):,} nodes; one fleet reads at most {MOST_NODES:,}")
-    return found
+    if errors:
+        raise InvalidEntries(found, errors)
+    return list(found)
 
 
 class UnreadableList(GpuledgerError):

@@ -11,13 +11,13 @@ from gpuledger.fleet.lists.node_list import (
     LONGEST_LIST,
     AddressDefaults,
     UnreadableList,
-    require_few_nodes,
+    require_valid_nodes,
 )
 from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.host.commands import CommandRunner
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.object_client import ApiRequest, ApiTransport, HttpApiTransport
-from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.errors import GpuledgerError, UsageError, collect_errors
 from gpuledger.model.text import decode_utf8, join_host_port, to_short_line
 
 # Without a heading: name, address and generic resources; one line for each node and partition.
@@ -62,8 +62,9 @@ class SlurmNodes:
 
 
 def parse_sinfo(text: str, defaults: AddressDefaults) -> list[NodeAddress]:
-    """The GPU nodes in the output of sinfo. Raises UsageError for an address that is none."""
+    """The GPU nodes in the output of sinfo. Raises InvalidEntries for addresses that are none."""
     found: dict[str, NodeAddress] = {}
+    errors: dict[str, UsageError] = {}
     for line in text.splitlines():
         name, _, rest = line.strip().partition("|")
         place, _, resources = rest.partition("|")
@@ -72,8 +73,11 @@ def parse_sinfo(text: str, defaults: AddressDefaults) -> list[NodeAddress]:
         if name and has_gpus:
             host = place.strip() or name
             written = join_host_port(host, defaults.port)
-            found[name] = defaults.parse_address(written, "--slurm", name)
-    return require_few_nodes(list(found.values()), "--slurm")
+            try:
+                found[name] = defaults.parse_address(written, f"--slurm, node {to_short_line(name)}", name)
+            except UsageError as error:
+                errors[name] = error
+    return require_valid_nodes(list(found.values()), list(errors.values()), "--slurm")
 
 
 class PodNodes:
@@ -100,18 +104,21 @@ class PodNodes:
     async def read_nodes(self) -> Sequence[NodeAddress]:
         """See NodeList."""
         found: list[NodeAddress] = []
+        errors: list[UsageError] = []
         query = {"labelSelector": self._labels, "limit": _PAGE}
         for _ in range(_MOST_PAGES):
             page = await self._read_page(query)
             try:
                 pods = page.get("items") or ()
-                found += [address for pod in pods for address in self._addresses(pod)]
+                for pod in pods:
+                    with collect_errors(errors):
+                        found += self._addresses(pod)
                 following = (page.get("metadata") or {}).get("continue")
             except (AttributeError, TypeError):
                 raise UnreadableList(f"{self.name} cannot be listed: the answer is no list of pods") from None
-            require_few_nodes(found, self.name)
+            require_valid_nodes(found, (), self.name)
             if not following:
-                return found
+                return require_valid_nodes(found, errors, self.name)
             query["continue"] = str(following)
         raise UnreadableList(f"{self.name} cannot be listed: the list has no end")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from gpuledger.fleet.lists.node_list import (
     AddressDefaults,
     FileNodes,
     GivenNodes,
+    InvalidEntries,
     parse_node_lines,
     parse_target_groups,
 )
@@ -44,6 +46,30 @@ def test_lines_are_addresses_with_names_and_comments() -> None:
 def test_a_wrong_line_is_named() -> None:
     with pytest.raises(UsageError, match=r"^nodes, line 2: expected a URL"):
         parse_node_lines("gpu-1\nftp://x\n", "nodes", DEFAULTS)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "hosts", "named"),
+    [
+        (parse_node_lines, "gpu-1\nftp://x\ngpu-2\ngpu-3:x\n", ["gpu-1", "gpu-2"], ["line 2", "line 4"]),
+        (parse_target_groups, '[{"targets": ["gpu-1", "a b", null, "gpu-2"]}]', ["gpu-1", "gpu-2"], ["a b"]),
+        (parse_target_groups, '[{"targets": 4}, 5, {"targets": ["gpu-1"]}]', ["gpu-1"], ["list of targets"]),
+        (
+            parse_target_groups,
+            '[{"targets": ["x"], "labels": {"__scheme__": "ftp"}}, {"targets": ["gpu-1"]}]',
+            ["gpu-1"],
+            ["__scheme__"],
+        ),
+        (parse_node_lines, "gpu-1\n" + "ftp://x\n" * 9, ["gpu-1"], ["line 2", "and 6 more"]),
+    ],
+)
+def test_a_wrong_entry_costs_no_other_and_each_is_named(
+    parse: Any, text: str, hosts: list[str], named: list[str]
+) -> None:
+    with pytest.raises(InvalidEntries) as refused:
+        parse(text, "nodes", DEFAULTS)
+    assert [one.host for one in refused.value.nodes] == hosts
+    assert all(part in str(refused.value) for part in named)
 
 
 def test_groups_are_those_of_file_sd() -> None:
@@ -107,5 +133,5 @@ def test_the_name_of_a_file_says_its_format(tmp_path: Path) -> None:
 
 
 def test_nodes_of_flags_are_checked_at_the_start() -> None:
-    with pytest.raises(UsageError, match=r"^--node"):
-        GivenNodes(["gpu 1"], DEFAULTS)
+    with pytest.raises(UsageError, match=r"^--node.*gpu 1.*--node.*gpu 3"):
+        GivenNodes(["gpu 1", "gpu-2", "gpu 3"], DEFAULTS)

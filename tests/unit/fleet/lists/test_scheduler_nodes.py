@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.fleet.lists.node_list import AddressDefaults, UnreadableList
+from gpuledger.fleet.lists.node_list import AddressDefaults, InvalidEntries, UnreadableList
 from gpuledger.fleet.lists.scheduler_nodes import PodNodes, SlurmNodes, parse_sinfo
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.object_client import ApiRequest
@@ -32,6 +32,12 @@ def test_nodes_of_slurm_are_those_with_gpus_once() -> None:
         ("gpu-1", "http://gpu-1:9400"),
         ("gpu-2", "http://10.0.0.2:9400"),
     ]
+
+
+def test_a_node_of_slurm_without_a_valid_address_costs_no_other() -> None:
+    with pytest.raises(InvalidEntries, match="--slurm, node gpu-3") as refused:
+        parse_sinfo(f"gpu-3|10.0.0.3/24 eth0|gpu:4\n{SINFO}", DEFAULTS)
+    assert [one.name for one in refused.value.nodes] == ["gpu-1", "gpu-2"]
 
 
 def test_sinfo_is_run_and_its_failure_is_one_line() -> None:

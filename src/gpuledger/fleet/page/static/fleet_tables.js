@@ -97,7 +97,7 @@ export function fillNodes(nodes, lists, now) {
   });
   const failing = lists.filter((one) => one.error);
   setVisible(byId("lists"), failing.length > 0 || nodes.length === 0);
-  setText(byId("lists"), failing.length ? failing.map((one) => `${plain(one.error, 300)}${one.nodes ? "; its last nodes are shown" : ""}`).join(". ") : "The lists have no nodes yet.");
+  setText(byId("lists"), failing.length ? failing.map((one) => `${plain(one.error, 300)}${one.nodes && one.since !== null ? "; its last nodes are shown" : ""}`).join(". ") : "The lists have no nodes yet.");
 }
 
 function stateText(node, now) {

@@ -74,7 +74,7 @@ _TEXTS: Final = (
     ("permission denied", _PERMISSION),
     ("insufficient external power", "connect all power cables of the card and restart the machine"),
     ("no devices were found", "check lspci, and in a container which devices it has"),
-    ("unable to determine the device handle", LOST),
+    ("the device handle for", LOST),
     ("unknown error", _DEVICES_LOST),
 )
 

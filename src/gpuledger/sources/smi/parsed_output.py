@@ -29,12 +29,19 @@ MERGED_GPUS_LIMIT = 4
 class SmiProblem:
     """An error that nvidia-smi printed, or a part of its output that cannot be parsed.
 
-    `bus` is the GPU's PCI bus id, empty if unknown. `reason` fits a label value; `detail` is for people.
+    `bus` is the GPU's PCI bus id, empty if unknown; `index` is its index, None if unknown. `reason` fits a
+    label value; `detail` is for people.
     """
 
     reason: str
     detail: str
     bus: str = ""
+    index: int | None = None
+
+    @property
+    def names_gpu(self) -> bool:
+        """Whether it is a problem of a certain GPU."""
+        return bool(self.bus) or self.index is not None
 
 
 @dataclass(slots=True)
@@ -81,6 +88,11 @@ class SmiOutput:
         """True when the output holds every GPU: `attached_gpus` of them, or without it, no problems."""
         return not self.problems if self.attached_gpus is None else self.attached_gpus == len(self.blocks)
 
+    @property
+    def lacks_gpu(self) -> bool:
+        """True when GPUs may be missing, so that the position of a block is not the index of its GPU."""
+        return self.attached_gpus != len(self.blocks) or any(found.names_gpu for found in self.problems)
+
     def read_machine_cells(self, cells: Cells) -> None:
         """Set the versions and the number of GPUs from those of `cells` that have a value."""
         self.driver = cell_text(first_present(cells, cell_names.DRIVER)) or self.driver
@@ -113,9 +125,10 @@ def too_many_gpus() -> SmiProblem:
 
 
 _BUS = pattern(r"(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])")
+# `GPU 0000:65:00.0: GPU is lost`; newer drivers print the index, too, or alone: `GPU0: 0000:65:00.0: ...`.
 _NO_HANDLE = pattern(
-    r"unable to determine the device handle for\s+(?:gpu\s*)?"
-    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*(.*)",
+    r"unable to (?:determine|detect) the device handle for\s+(?:gpu\s*)?"
+    r"(?:([0-9]{1,4})\s*:\s+)?(?:((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:)?\s*(.*)",
     IGNORECASE,
 )
 _REASONS = (("lost", "GPU_IS_LOST"), ("reset", "RESET_REQUIRED"), ("permission", "NO_PERMISSION"))
@@ -137,10 +150,11 @@ def parse_problem(line: str) -> SmiProblem | None:
     """Parse an error message printed outside the data; None for any other line."""
     message = line.strip()
     found = _NO_HANDLE.search(message)
-    if found:
-        cause = found[2].lower()
+    if found and (found[1] or found[2]):
+        cause = found[3].lower()
         reason = next((name for word, name in _REASONS if word in cause), "UNKNOWN")
-        return SmiProblem(reason, message[:300], normalize_bus_id(found[1]))
+        index = int(found[1]) if found[1] else None
+        return SmiProblem(reason, message[:300], normalize_bus_id(found[2] or ""), index)
     lowered = message.lower()
     if lowered.startswith("no devices were found"):
         return SmiProblem("NO_DEVICES", message[:300])

@@ -26,7 +26,13 @@ from gpuledger.sources.smi.parsed_gpus import (
     is_mig_enabled,
     parse_gpu_listing,
 )
-from gpuledger.sources.smi.parsed_output import GpuBlock, SmiOutput, SmiProblem, decode_output
+from gpuledger.sources.smi.parsed_output import (
+    GpuBlock,
+    SmiOutput,
+    SmiProblem,
+    decode_output,
+    parse_problem,
+)
 from gpuledger.sources.smi.processes import PmonUsage, listed_gpus, parse_pmon
 from gpuledger.sources.smi.text_report import parse_text_report
 from gpuledger.sources.smi.xml import parse_xml
@@ -65,7 +71,7 @@ class SmiQueries:
         result = self.reports.read(lambda: self.run_smi("-q", "-x"), self.clock.elapsed)
         output = parse_xml(decode_output(result.stdout))
         if output.blocks:
-            self._add_exit_problem(result, output)
+            self._add_problems(result, output)
             return output
         if _reports_no_gpu(output) or is_fatal(result, self.command):
             raise self._no_gpu_error(result, output)
@@ -153,7 +159,7 @@ class SmiQueries:
         if not output.blocks and not report.blocks:
             raise self._no_gpu_error(result, output)
         if output.blocks:
-            self._add_exit_problem(result, output)
+            self._add_problems(result, output)
         else:
             output = report
         output.cuda = output.cuda or report.cuda
@@ -180,7 +186,12 @@ class SmiQueries:
                 return result
             self._fields = replace_field(self._fields, rejected)
 
-    def _add_exit_problem(self, result: CommandResult, output: SmiOutput) -> None:
+    def _add_problems(self, result: CommandResult, output: SmiOutput) -> None:
+        """Add what the command printed to stderr about single GPUs, and how it failed."""
+        for line in decode_output(result.stderr).splitlines():
+            found = parse_problem(line)
+            if found and found.names_gpu:
+                output.problems.append(found)
         failure = describe_failure(result, self.command)
         if failure:
             output.problems.append(SmiProblem(failure_reason(result), failure))

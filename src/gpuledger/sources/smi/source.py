@@ -37,7 +37,7 @@ from gpuledger.sources.smi.parsed_gpus import (
     is_mig_enabled,
     parse_values,
 )
-from gpuledger.sources.smi.parsed_output import Cells, GpuBlock, SmiOutput
+from gpuledger.sources.smi.parsed_output import Cells, GpuBlock, SmiOutput, SmiProblem
 from gpuledger.sources.smi.processes import build_processes, collect_process_lists
 from gpuledger.sources.smi.queries import RETRY_SECONDS, SmiQueries
 from gpuledger.sources.smi.settings import SmiSettings
@@ -195,11 +195,11 @@ class SmiSource:
             else:
                 parsed_gpus[parsed.gpu.uuid] = parsed
         for problem in output.problems:
-            known = self._find_by_bus_id(problem.bus)
+            known = self._find_by_bus_id(problem.bus) or self._find_by_index(problem)
             findings.note("devices", problem.reason, problem.detail, known.gpu if known else None)
             if known:
                 # The cells of an earlier reading are no longer valid.
-                lost = replace(known, block=GpuBlock(problem.bus), down=problem.reason)
+                lost = replace(known, block=GpuBlock(known.gpu.pci_bus_id), down=problem.reason)
                 parsed_gpus.setdefault(known.gpu.uuid, lost)
         self._known = ({} if self._complete else self._known) | parsed_gpus
         if self._complete:
@@ -243,15 +243,21 @@ class SmiSource:
         if uuid in listing.indexes:
             return listing.indexes[uuid]
         known = self._known.get(uuid)
-        return position if output.is_complete or known is None else known.gpu.index
+        return position if not output.lacks_gpu or known is None else known.gpu.index
 
     def _find_by_bus_id(self, bus: str) -> ParsedGpu | None:
         return next((parsed for parsed in self._known.values() if bus and parsed.gpu.pci_bus_id == bus), None)
 
+    def _find_by_index(self, problem: SmiProblem) -> ParsedGpu | None:
+        """The known GPU that a message without a bus id names."""
+        if problem.bus or problem.index is None:
+            return None
+        return next((each for each in self._known.values() if each.gpu.index == problem.index), None)
+
     def _update_listing(self, output: SmiOutput) -> GpuListing:
         """Call `-L` if it is needed: for MIG UUIDs, and for indexes when GPUs may be missing."""
         mig_devices = [cells for block in output.blocks for cells in block.mig_devices]
-        if not mig_devices and output.attached_gpus == len(output.blocks):
+        if not mig_devices and not output.lacks_gpu:
             return GpuListing()
         topology = [
             (block_uuid(block), [[cells.get(name) for name in _MIG_IDS] for cells in block.mig_devices])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import gpu
+from gpuledger.host.commands import CommandResult
 from gpuledger.model import quantities as q
 from gpuledger.model.down_reasons import describe_down, down_remedy
 from gpuledger.node.health import status_of
@@ -57,17 +58,40 @@ def test_readable_cells_of_a_gpu_that_is_down_are_kept(word: str) -> None:
     assert status_of(snapshot) == f"readings: GPU 0 ({FIRST}) {words}"
 
 
-def test_a_gpu_that_only_an_error_names_has_no_values_of_an_earlier_reading() -> None:
+NO_HANDLE = [
+    ("Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.", "GPU_IS_LOST"),
+    ("Unable to determine the device handle for GPU0000:01:00.0: Unknown Error", "UNKNOWN"),
+    ("Unable to determine the device handle for GPU0: 0000:01:00.0: Unknown Error", "UNKNOWN"),
+    (
+        "Unable to determine the device handle for GPU0: 00000000:01:00.0: GPU requires reset",
+        "RESET_REQUIRED",
+    ),
+    ("Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system", "GPU_IS_LOST"),
+    ("Unable to detect the device handle for GPU0000:01:00.0: Insufficient Permissions", "NO_PERMISSION"),
+]
+
+
+@pytest.mark.parametrize(("message", "reason"), NO_HANDLE)
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("counted", [True, False], ids=["counted", "not counted"])
+def test_a_gpu_that_only_an_error_names_has_no_values_of_an_earlier_reading(
+    message: str, reason: str, stream: str, counted: bool
+) -> None:
     run = Recorded("cards")
     smi = source(run)
     wanted = frozenset({q.POWER})
     assert smi.read(wanted).readings[0].values
     start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
-    error = "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.\n"
-    run.instead["xml"] = error + XML[:start] + XML[end:]
-    (first, second) = smi.read(wanted).readings
-    assert (first.up, first.down_reason, dict(first.values)) == (False, "GPU_IS_LOST", {})
-    assert second.up
+    rest = XML[:start] + XML[end:]
+    if not counted:
+        rest = rest.replace("<attached_gpus>2<", "<attached_gpus>1<")
+    error = f"{message}\n".encode()
+    printed, errors = (error + rest.encode(), b"") if stream == "stdout" else (rest.encode(), error)
+    run.instead["xml"] = CommandResult(printed, errors)
+    for _ in range(2):
+        (first, second) = smi.read(wanted).readings
+        assert (first.up, first.down_reason, dict(first.values)) == (False, reason, {})
+        assert second.up and second.device.gpu.index == 1
 
 
 @pytest.mark.parametrize("reason", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION", "TIMEOUT"])

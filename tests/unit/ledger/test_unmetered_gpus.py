@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,10 +18,13 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import as_csv, as_json
+from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport
+from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.receipt_query import ReceiptScope, read_receipt
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device
@@ -35,6 +39,7 @@ from report_helpers import folded, quarters, same
 OLD, NEW = gpu(0, name="GTX 1050 Ti"), gpu(1, name="A100")
 MIA, TOM = Workload("user", user="mia"), Workload("user", user="tom")
 ON_OLD, ON_NEW = process(OLD, 1, workload=MIA), process(NEW, 2, workload=TOM)
+ADVICE = AdviceSettings()
 ENERGY = Prices(kwh=Decimal("0.3"), currency="EUR", co2=Decimal(400))
 BOTH = Prices(kwh=Decimal("0.3"), gpu_hour=Decimal(2), currency="EUR")
 
@@ -268,3 +273,18 @@ def test_folding_changes_nothing(bench: Bench, tmp_path: Path) -> None:
         assert same(before, build_report(history, "user", ENERGY, quarters(0, 2**32 // 900 * 900)))
     finally:
         history.close()
+
+
+def test_a_receipt_and_an_explanation_name_only_gpus_that_their_row_used(bench: Bench) -> None:
+    """Where the total of a report leaves out the energy of a GPU, that of one owner may be complete."""
+    bench.run([ON_OLD, ON_NEW], {NEW: 100.0})
+    bench.store.close()
+    found = {}
+    for who in ("user:mia", "user:tom"):
+        with closing(History(bench.store.file)) as history:
+            within = quarters(0, 2**32 // 900 * 900)
+            receipt = read_receipt(history, who, ReceiptScope(within, ENERGY, (), "", ADVICE, history.last))
+            explanation = explain_usage(history, who, ExplainScope(within, ENERGY))
+            notes = [*receipt["notes"], *explanation.notes]
+            found[who] = sum("The total leaves out its energy" in note for note in notes)
+    assert found == {"user:mia": 2, "user:tom": 0}

@@ -11,7 +11,7 @@ from gpuledger.ledger.report.charges import Charges
 from gpuledger.ledger.report.explain_intervals import Interval, SpreadLine, TimeInterval
 from gpuledger.ledger.report.explain_lists import ChargeSums, EnergySums, StoredList, StreamedList, TimeSums
 from gpuledger.ledger.report.settings import SPREAD
-from gpuledger.ledger.report.usage_report import ReportLine, UnbilledTime, UsageReport
+from gpuledger.ledger.report.usage_report import ReportLine, UnbilledTime, UsageReport, row_notes
 
 
 class ReportRow(NamedTuple):
@@ -127,7 +127,7 @@ class Explanation:
         report, row = self.report, self.row
         if report is None:
             return ()
-        notes = list(report.notes)
+        notes = row_notes(report, None if row is None else row.line)
         if row is not None and self.lost == LostDetail():
             line = row.line
             sums = (self.billed_microseconds, self.millijoules)

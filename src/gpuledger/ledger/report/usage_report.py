@@ -254,6 +254,7 @@ class UsageReport:
 
 # Gpus named in a note.
 _NAMED = 4
+_LEFT_OUT = "The total leaves out"
 
 
 def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[str, ...]:
@@ -264,7 +265,7 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
         one = len(missing) == 1
         notes.append(
             f"{len(missing)} of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} {'is' if one else 'are'} not "
-            f"measured (no energy counter and no power reading): {_named(missing)}. The total leaves out "
+            f"measured (no energy counter and no power reading): {_named(missing)}. {_LEFT_OUT} "
             f"{'its' if one else 'their'} energy."
         )
     part = [gpu for gpu in gpus if gpu.uuid in partly]
@@ -272,7 +273,7 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
         one = len(part) == 1
         notes.append(
             f"{len(part)} GPU{' was' if one else 's were'} not measured for a part of the time with "
-            f"processes: {_named(part)}. The total leaves out the energy of that time."
+            f"processes: {_named(part)}. {_LEFT_OUT} the energy of that time."
         )
     modules = [gpu for gpu in gpus if gpu.millijoules is not None and is_superchip(gpu.model)]
     if modules:
@@ -280,6 +281,12 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
             f"The energy counter of {_named(modules)} covers the whole module, with its CPU and memory."
         )
     return tuple(notes)
+
+
+def row_notes(report: UsageReport, line: ReportLine | None) -> list[str]:
+    """The notes of a report that concern one row: without those on its total, if the row itself is complete."""
+    is_complete = line is not None and line.account == PROCESS and not line.unmetered
+    return [note for note in report.notes if not (is_complete and _LEFT_OUT in note)]
 
 
 def _named(gpus: Sequence[GpuLine]) -> str:

@@ -38,7 +38,7 @@ from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.receipt.timeline import DeviceTimeline, ReceiptTimeline, choose_bars, empty_bars
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.teams import Team
-from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport, row_notes
 from gpuledger.ledger.store.explain_query import process_grouping, store_found_numbers
 from gpuledger.ledger.store.explain_target import (
     ACCOUNT,
@@ -185,7 +185,7 @@ class _ReceiptReader:
             hosts=host_rows(self._history, scope.node, begins, ends, self._is_own),
             bars=timeline.scale,
             advice=[],
-            notes=list(report.notes),
+            notes=row_notes(report, row),
         )
         receipt["advice"] = advise(receipt, scope.advice)
         return receipt

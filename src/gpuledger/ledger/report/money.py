@@ -44,7 +44,7 @@ def round_decimal(amount: Fraction, digits: int) -> Decimal:
 
 
 def round_up(amount: Fraction, digits: int) -> Decimal:
-    """The least decimal with `digits` decimals that is not below the amount: an upper bound stays one."""
+    """The least decimal with `digits` decimals that is not below the amount: an upper bound remains one."""
     return decimal_of_units(ceil(amount * 10**digits), digits)
 
 

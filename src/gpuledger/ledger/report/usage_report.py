@@ -284,7 +284,7 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
 
 
 def row_notes(report: UsageReport, line: ReportLine | None) -> list[str]:
-    """The notes of a report that concern one row: without those on its total, if the row itself is complete."""
+    """The notes of a report that concern one row: without those on its total, if the row is complete."""
     is_complete = line is not None and line.account == PROCESS and not line.unmetered
     return [note for note in report.notes if not (is_complete and _LEFT_OUT in note)]
 

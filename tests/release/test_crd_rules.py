@@ -77,6 +77,8 @@ BROKEN: list[tuple[Json, str, str]] = [
         "exporter.resources",
         "the request for cpu is above the limit",
     ),
+    ({"agent": {"persistence": {"size": 2}}}, "agent.persistence.size", "too few bytes"),
+    ({"agent": {"persistence": {"size": "4M"}}}, "agent.persistence.size", "too few bytes"),
     (exporter(mode="collect", webConfig={"secret": "a", "scheme": "http"}), "exporter", "serve no page"),
     *(
         ({"exporter": {"mode": mode, **ports(("a", 1))["exporter"]}}, "exporter", "serve no page")

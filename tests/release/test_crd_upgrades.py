@@ -68,6 +68,10 @@ def test_a_resource_of_an_earlier_crd_remains_valid(
     # The sample of extraPorts has the sample of port, and contradicts that of mode.
     full["exporter"]["port"] = 9500
     full["exporter"].pop("mode", None)
+    # Samples are the newest choice.
+    full["exporter"]["dialects"] = ["dcgm"]
+    for port in full["exporter"].get("extraPorts", ()):
+        port["dialects"] = ["dcgm"]
     stored = api.call("POST", PATHS["GpuMonitor"], gpu_monitor(full), fieldValidation="Strict")
     status = apply_crd(api, crds[GPU_MONITORS])["status"]
     assert status["storedVersions"] == [version["name"]], commit

@@ -63,6 +63,9 @@ AMOUNTS: Final = (
         "cpu has more cores than the program can use; add a unit, as in 100m",
     ),
 )
+VOLUME_SIZE: Final = CelRule(
+    "quantity(string(self)).compareTo(quantity('4Mi')) >= 0", "too few bytes; add a unit, as in 2Gi"
+)
 # A loop over all names would cost more than the API server allows.
 RESOURCES: Final = tuple(
     CelRule(

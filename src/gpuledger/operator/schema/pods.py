@@ -191,6 +191,8 @@ def _find_wrong_unit(name: str, amount: object) -> str:
 class VolumeSizeNode(IntOrStringNode):
     """The size of a volume."""
 
+    rules = (cel_rules.VOLUME_SIZE,)
+
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode; also rejects a size without its unit."""
         problems = [*super().check(value, path)]

@@ -17,6 +17,7 @@ log = logging.getLogger("gpuledger.smi")
 
 _ARGUMENTS: Final = ("-q", "-x", "-l", "1")
 _END: Final = b"</nvidia_smi_log>"
+_GPU: Final = b"<gpu id="
 _CHUNK: Final = 64 * 1024
 # Seconds that a call of `-q -x` may take before the loop mode is tried.
 _SLOW: Final = 1.0
@@ -107,18 +108,21 @@ class ReportReader:
         self._start_loop = start_loop
         self._loop: ReportLoop | None = None
         self._seconds = 0.0
+        # The most GPUs in one report. Of one that is missing, only a single call may print the reason.
+        self._gpus = 0
 
     def read(self, run: Callable[[], CommandResult], elapsed: Callable[[], float]) -> CommandResult:
         """Return one report; `run` calls `-q -x` once."""
         if self._loop is not None and (seconds := self._loop.seconds_per_report()) is not None:
-            if seconds < self._seconds:
-                report = self._loop.next_report(self._timeout)
-                if report is not None:
-                    return CommandResult(report)
-            self._give_up()
+            report = self._loop.next_report(self._timeout) if seconds < self._seconds else None
+            if report is None:
+                self._give_up()
+            elif report.count(_GPU) >= self._gpus:
+                return CommandResult(report)
         began = elapsed()
         result = run()
         seconds = elapsed() - began
+        self._gpus = max(self._gpus, result.stdout.count(_GPU))
         if seconds > _SLOW and result.exit_code == 0 and self._loop is None and self._start_loop is not None:
             self._try_loop(seconds, self._start_loop)
         return result

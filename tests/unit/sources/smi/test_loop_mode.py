@@ -80,6 +80,14 @@ def test_a_loop_that_hangs_is_replaced_by_a_single_call() -> None:
     assert loop.stopped
 
 
+def test_a_report_that_lacks_a_gpu_is_replaced_by_a_single_call() -> None:
+    both, one = b'<gpu id="1"><gpu id="2">', b'<gpu id="2">'
+    loop = Loop(1.1, both, one, one, both)
+    result = CommandResult(both + b" single")
+    assert read_reports(loop, [6.0] * 5, result) == [result.stdout, both, result.stdout, result.stdout, both]
+    assert not loop.stopped
+
+
 def test_a_failed_command_is_not_looped() -> None:
     loop = Loop(1.1)
     read_reports(loop, [6.0], CommandResult(b"", exit_code=9))

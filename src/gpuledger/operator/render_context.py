@@ -9,7 +9,7 @@ from typing import Final
 
 from gpuledger.host.yaml_documents import read_yaml
 from gpuledger.kubernetes.access import ApiServerAccess
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import UsageError, raise_errors
 from gpuledger.operator.program_checks import ProgramCheck, accept_every_run
 from gpuledger.operator.schema.nodes import TextNode
 from gpuledger.operator.schema.pods import NAME, PULL_POLICY, PULL_SECRETS, image_node
@@ -65,12 +65,11 @@ class RenderContext:
 def read_operator_file(file: Path) -> RenderContext:
     """Read the operator's configuration file, which the chart writes. The owner is empty.
 
-    Raises UsageError with one line that names the file and the key.
+    Raises UsageError with one line that names the file and each wrong key.
     """
     content = read_yaml(file) or {}
-    problem = next(section(RenderContext).check(content, str(file)), None)
-    if problem is not None:
-        raise UsageError(str(problem))
+    problems = [UsageError(str(problem)) for problem in section(RenderContext).check(content, str(file))]
+    raise_errors(problems, f"{file}.")
     return RenderContext(**section_values(RenderContext, content))
 
 

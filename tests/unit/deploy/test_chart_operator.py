@@ -135,6 +135,10 @@ def test_the_default_configuration_equals_the_defaults_of_the_operator(tmp_path:
         ("namespace: Gpus", "operator.yaml.namespace: expected a name, not 'Gpus'"),
         ("namespaces: gpus", "operator.yaml.namespaces: is unknown; known keys are namespace,"),
         ("defaultRemoteWrite: [{name: a}]", "operator.yaml.defaultRemoteWrite[0].url: is missing"),
+        (
+            "defaultRemoteWrite: [{name: a}, {url: store}]",
+            "operator.yaml.defaultRemoteWrite[0].url: is missing; defaultRemoteWrite[1].url: expected a URL",
+        ),
         ("a: [", "operator.yaml is not YAML"),
         ("- a", "operator.yaml: expected a mapping"),
         (None, "operator.yaml: No such file or directory"),

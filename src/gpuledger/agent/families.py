@@ -96,8 +96,8 @@ _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[GroupTotals], float]], ...]] =
     ),
     (
         "duplicate_samples_total",
-        "Samples omitted because their series occurred before on the same page, or belongs to the scrape "
-        "report (up, scrape_*).",
+        "Samples omitted because another one has the same series and time: on the page, after the write "
+        "relabeling of a receiver, or in the scrape report (up, scrape_*).",
         lambda totals: totals.duplicates,
     ),
     (

@@ -126,6 +126,8 @@ def test_values_of_an_older_chart_keep_what_they_make_empty(tmp_path: Any) -> No
             "resources.limits.memory: 128 is 128 bytes, less than 4Mi",
         ),
         ({"resources": {"limits": {"memory": "128"}}}, "such as 128Mi"),
+        ({"resources": {"limits": {"memory": "64Gi"}}}, "resources.limits.memory: 64Gi is more than 32Gi"),
+        ({"agent": {"resources": {"requests": {"memory": 1e12}}}}, "is more than 32Gi"),
         ({"resources": {"limits": {"memory": "128m"}}}, "128m is 0.128 bytes"),
         ({"resources": {"limits": {"memory": ""}}}, "'' is not a quantity; write one such as 128Mi"),
         ({"resources": {"limits": {"memory": "64 MB"}}}, "'64 MB' is not a quantity"),

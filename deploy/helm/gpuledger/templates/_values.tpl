@@ -57,6 +57,9 @@ a domain) would be unavailable to workloads.
 {{- if and (eq .name "cpu") (gt (float64 $number) 8.0) -}}
 {{- fail (printf "%s: %v is %s cores, and gpuledger uses less than one; write %sm for thousandths of a core" .at .amount $number $digits) -}}
 {{- end -}}
+{{- if and (eq .name "memory") (gt (float64 $number) 34359738368.0) -}}
+{{- fail (printf "%s: %v is more than 32Gi, and gpuledger uses less than 1Gi, so no node may have room for the pod; write a smaller unit, such as %sMi" .at .amount $digits) -}}
+{{- end -}}
 {{- if and (has .name (list "memory" "storage" "ephemeral-storage")) (lt (float64 $number) 4194304.0) -}}
 {{- fail (printf "%s: %v is %s bytes, less than 4Mi, with which no container starts; write a unit, such as %sMi" .at .amount $number $digits) -}}
 {{- end -}}

@@ -415,6 +415,10 @@ BAD_INPUT = [
     (["--every", "60s", "--stdout"], "--stdout prints one page; drop --every"),
     (["--dialect", "native"], "dialect native needs a program that keeps running"),
     (["--dialect", "proces"], "unknown dialect 'proces'; did you mean 'process'?"),
+    (
+        ["--dialect", "energy,native", "--metric-prefix", "gpuledger_process"],
+        "two different declarations; a page can contain only one of them; choose fewer dialects, or another",
+    ),
     (["--source", "nvm"], "unknown source 'nvm'; did you mean 'nvml'?"),
     (["--listen-address", ":9400"], "unknown flag '--listen-address'"),
     (["now"], "collect takes no argument 'now'"),

@@ -8,7 +8,7 @@ from math import ceil
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.app.node_parts import NodeParts, source_speed
+from gpuledger.app.node_parts import NodeParts, page_conflict, source_speed
 from gpuledger.app.user_services import offers_devices, open_readers
 from gpuledger.config.access import OWN, AccessSettings
 from gpuledger.config.node import configured_node_name
@@ -23,7 +23,6 @@ from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.device_conditions import CONDITION_QUANTITIES
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices, TeamSettings
-from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import Dialect
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.settings import build_settings
@@ -107,7 +106,7 @@ def build_listeners(
             for address, names in _dialects_by_address(values, available)
         )
     except ValueError as error:
-        raise UsageError(f"--dialect: {error}") from None
+        raise page_conflict(error) from None
 
 
 def _dialects_by_address(

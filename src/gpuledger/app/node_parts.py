@@ -55,6 +55,11 @@ def no_reading_error(source: SourceInfo, seconds: float) -> SourceUnavailable:
     )
 
 
+def page_conflict(error: ValueError) -> UsageError:
+    """The error for dialects that cannot be on one page."""
+    return UsageError(f"--dialect: {error}; choose fewer dialects, or another --metric-prefix")
+
+
 @dataclass(frozen=True)
 class HostContext:
     """Access to the machine under the settings; unchanged while the program runs."""

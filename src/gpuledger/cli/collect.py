@@ -15,7 +15,13 @@ from gpuledger import __version__
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log, warn_if_simulated
 from gpuledger.app.node_assembly import assemble_parts, build_dialects
-from gpuledger.app.node_parts import COMMAND_READING_TIMEOUT, READING_TIMEOUT, NodeParts, no_reading_error
+from gpuledger.app.node_parts import (
+    COMMAND_READING_TIMEOUT,
+    READING_TIMEOUT,
+    NodeParts,
+    no_reading_error,
+    page_conflict,
+)
 from gpuledger.app.stop_signals import SignalPipe
 from gpuledger.config.commands import COLLECT_GROUPS
 from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names
@@ -109,7 +115,10 @@ def _names(
     if once and "dialect" not in values:
         return ONCE_DIALECTS
     names = check_dialect_names(build_settings(DialectSettings, values).dialect, dict(every))
-    check_family_specs(chain.from_iterable(every[name].specs for name in names))
+    try:
+        check_family_specs(chain.from_iterable(every[name].specs for name in names))
+    except ValueError as error:
+        raise page_conflict(error) from None
     kept = [name for name in names if name not in ONCE_DIALECTS]
     if once and kept and not settings.stdout:
         raise UsageError(

@@ -34,7 +34,7 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
         return before
     if _has_lost_name(before, now):
         return before
-    if not _same(before, now):
+    if not _same(before, now) or before.job != now.job:
         return now
     lost = {name: getattr(before, name) for name in _KEPT if getattr(before, name) and not getattr(now, name)}
     return replace(now, **lost) if lost else now
@@ -43,10 +43,12 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
 def _has_lost_name(before: Workload, now: Workload) -> bool:
     """Whether the newer owner is the same one without a name.
 
-    The ids are those in the cgroup: a name brings the UID of a static pod, or of the pod around a pod.
+    The ids are those in the cgroup: a name brings the UID of a static pod, or of the pod around a pod. The
+    store does not keep the ids of what runs inside an owner.
     """
     if now.missing in PENDING_NAMES or now.missing == "container_unnamed":
-        return _same(before, now) or (before.ids == now.ids and any(now.ids))
+        is_same = _same(before, now) or (before.ids == now.ids and any(now.ids))
+        return is_same or before.missing == "inner_name"
     return now.has_sluid and before.kind == now.kind and not before.has_sluid
 
 

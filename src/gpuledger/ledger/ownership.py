@@ -102,7 +102,7 @@ class Ownership:
         or the number of its job, so far a SLUID.
         """
         owner = self.owner
-        if owner is None or owner.unit != found.unit or not _same(owner, found):
+        if owner is None or owner is found or owner.unit != found.unit or not _same(owner, found):
             return False
         if owner.job != found.job:
             return owner.has_sluid and found.job.isdigit()

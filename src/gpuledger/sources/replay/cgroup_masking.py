@@ -15,6 +15,9 @@ _RUNTIMES: Final = (
     r"cri-containerd|crio(?:-conmon)?|conmon|docker|libpod(?:-(?:payload|conmon))?|nerdctl|containerd|moby"
 )
 
+# Names before the full id of a container, beside `_RUNTIMES`.
+_OTHER_RUNTIMES: Final = re.compile(r"runc|crun|youki|runsc|kata|sysbox|balena|apptainer|systemd|run")
+
 # Segments that are the same on every machine.
 _PLAIN: Final = re.compile(
     rf"|\.\.|(?:{_WORDS}-)*{_WORDS}(?:\.slice)?|(?:{_RUNTIMES})"
@@ -22,7 +25,7 @@ _PLAIN: Final = re.compile(
     r"|user|system|init|default|k8s\.io|actions_job|ecs|lxc|lxc\.payload|lxc\.monitor|openrc|slurm|libpod_parent"
     r"|slurmstepd\.scope|task_(?:\d+|special)|supervisor|payload|container|session-c?\d+\.scope"
     r"|pbs_jobs\.service|jobid|jobs|pbspro|pbspro\.slice|torque|htcondor|machine|lsf|nomad|share|reserve"
-    r"|(?:nomad|share|reserve)\.slice"
+    r"|(?:nomad|share|reserve|qemu)\.slice"
 )
 
 SegmentRule = tuple[re.Pattern[str], Callable[[re.Match[str], Masks], str]]
@@ -78,6 +81,12 @@ def _build_rules() -> tuple[SegmentRule, ...]:
             r"((?:qemu-\d+-|lxc-\d+-)?)(.+)(\.libvirt-(?:qemu|lxc))",
             lambda found, masks: f"{found[1]}{_mask_container_name(found[2], masks)}{found[3]}",
         ),
+        (
+            r"([^/:]+)-([0-9a-f]{64})\.scope",
+            lambda found, masks: (
+                f"{_mask_runtime(found[1], masks)}-{_mask_container_id(found[2], masks)}.scope"
+            ),
+        ),
         (r"openrc\.(.+)", lambda found, masks: f"openrc.{masks.unit(clean_name(found[1]))}"),
         (r".+\.(?:service|scope|slice|socket|mount)", lambda found, masks: masks.unit(clean_name(found[0]))),
     )
@@ -101,7 +110,17 @@ def _mask_uid(uid: str, masks: Masks) -> str:
 
 
 def _mask_container_name(name: str, masks: Masks) -> str:
-    return masks.name("container", clean_name(unescape_unit_name(name)))
+    return masks.container(clean_name(unescape_unit_name(name)))
+
+
+def _mask_runtime(name: str, masks: Masks) -> str:
+    return name if _OTHER_RUNTIMES.fullmatch(name) else masks.name("runtime", name)
+
+
+def _mask_machine(segment: str, masks: Masks) -> str:
+    """Mask `NUMBER.scope` of a virtual machine of Proxmox."""
+    number, dot, suffix = segment.partition(".")
+    return f"{masks.container(number)}{dot}{suffix}" if suffix == "scope" else masks.name("cgroup", segment)
 
 
 _RULES: Final = _build_rules()
@@ -113,6 +132,7 @@ _NAMED_BELOW: Final[dict[str, Callable[[str, Masks], str]]] = {
     "openrc": lambda name, masks: masks.unit(clean_name(name)),
     **dict.fromkeys(("jobid", "jobs", "pbspro", "torque"), lambda name, masks: masks.job(clean_name(name))),
     "ecs": lambda name, masks: masks.name("task", name),
+    "qemu.slice": _mask_machine,
     "lsf": lambda name, masks: masks.name("cluster", name),
 }
 

@@ -133,7 +133,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "labels": _mask_labels,
         "namespace": _name_rule("namespace"),
         "pod": _name_rule("pod"),
-        "container": _name_rule("container"),
+        "container": Masks.container,
         "pod_uid": lambda masks, value: masks.hexadecimal("pod-uid", value),
         "container_id": lambda masks, value: masks.hexadecimal("container-id", value),
         "inner_pod_uid": lambda masks, value: masks.hexadecimal("pod-uid", value),

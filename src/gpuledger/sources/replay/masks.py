@@ -83,6 +83,10 @@ class Masks:
         size = max(len(original), 4)
         return self._mask(kind, original, lambda digest, _: _as_number(digest, size))
 
+    def container(self, original: str) -> str:
+        """Mask the name of a container, or its number, as of a virtual machine of Proxmox."""
+        return self.digits("container", original)
+
     def uid(self, original: int) -> int:
         """Mask a uid as another uid; keep root."""
         if original == 0:

@@ -278,7 +278,7 @@ def masked_owner(was: CgroupOwner, masks: Masks) -> CgroupOwner:
         kind=was.kind,
         pod_uid=masks.hexadecimal("pod-uid", was.pod_uid),
         container_id=masks.hexadecimal("container-id", was.container_id),
-        container=masks.name("container", was.container),
+        container=masks.container(was.container),
         runtime=was.runtime,
         job=masks.job(was.job),
         step=masks.step(was.step),

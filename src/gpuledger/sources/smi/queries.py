@@ -212,11 +212,12 @@ def _add_processes(output: SmiOutput, apps: ComputeApps, report: SmiOutput, *, a
 
     With MIG, the processes are those of the report alone: the CSV does not name instances.
     """
-    report_blocks = {block_bus_id(block): block for block in report.blocks}
+    # An integrated GPU has no bus id.
+    report_blocks = {block_bus_id(block) or block_uuid(block): block for block in report.blocks}
     for block in output.blocks:
-        bus = block_bus_id(block)
-        listed = apps.take_processes(bus, block_uuid(block) or "")
-        found = report_blocks.pop(bus, GpuBlock(bus))
+        bus, uuid = block_bus_id(block), block_uuid(block)
+        listed = apps.take_processes(bus, uuid or "")
+        found = report_blocks.pop(bus or uuid, GpuBlock(bus))
         if found.processes is None:
             block.processes = listed if apps_complete or listed else None
         elif found.mig_devices:

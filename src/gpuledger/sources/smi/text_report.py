@@ -22,7 +22,8 @@ from gpuledger.sources.smi.parsed_output import (
     without_note,
 )
 
-_GPU = pattern(r"GPU ([0-9A-Fa-f:.]+)")
+# An integrated GPU has no bus id.
+_GPU = pattern(r"GPU ([0-9A-Fa-f:.]+|N/A)")
 _NOT_NAME = pattern(r"[^a-z0-9]+")
 # A process's lines have this order; a line out of order begins the next process.
 _ROW = ("gpu_instance_id", "compute_instance_id", "process_id", "type", "name", "used_gpu_memory")
@@ -38,7 +39,7 @@ def parse_text_report(text: str) -> SmiOutput:
     reader: _GpuReader | None = None
     *lines, rest = text.split("\n")
     for number, line in enumerate(lines):
-        heading = _GPU.fullmatch(line.rstrip())
+        heading = _GPU.fullmatch(without_note(line.rstrip())) if line.startswith("GPU ") else None
         if heading:
             _finish_block(reader, output)
             if len(output.blocks) + len(output.problems) >= MOST_GPUS:

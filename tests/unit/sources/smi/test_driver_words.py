@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpuledger.model import quantities as q
@@ -9,7 +11,7 @@ from gpuledger.sources.smi.csv import parse_query_gpu, replace_field
 from gpuledger.sources.smi.parsed_output import SmiOutput, without_note
 from gpuledger.sources.smi.text_report import parse_text_report
 from gpuledger.sources.smi.xml import parse_xml
-from smi.recorded import Recorded, fixture, read, source
+from smi.recorded import Recorded, fixture, processes, read, source
 
 NOTE = "[Deprecated; will be removed in CUDA 14.0. Use KMD Version instead]"
 XML, REPORT, GPUS = fixture("cards/xml"), fixture("cards/report"), fixture("cards/query-gpu.csv")
@@ -70,6 +72,16 @@ def test_a_note_with_commas_shifts_no_column() -> None:
     noted, plain = parse_query_gpu("\n".join([*table, ""])), parse_query_gpu(GPUS)
     assert (noted.driver, noted.problems) == ("550.54.15", [])
     assert [(one.cells, one.raw) for one in noted.blocks] == [(one.cells, one.raw) for one in plain.blocks]
+
+
+@pytest.mark.parametrize("note", ["", f" {NOTE}"])
+@pytest.mark.parametrize("bus", ["", "N/A"], ids=["bus ids", "integrated"])
+def test_a_heading_of_the_report_is_found_with_a_note_and_without_bus_id(note: str, bus: str) -> None:
+    report = re.sub(r"^GPU (\S+)$", lambda found: f"GPU {bus or found[1]}{note}", REPORT, flags=re.MULTILINE)
+    plain = read("cards", xml=None, query_gpu=None, query_compute_apps=None)
+    noted = read("cards", xml=None, query_gpu=None, query_compute_apps=None, report=report)
+    assert [one.values for one in noted.readings] == [one.values for one in plain.readings]
+    assert processes(noted) == processes(plain)
 
 
 def test_a_note_in_the_listing_changes_no_identity() -> None:

@@ -201,6 +201,9 @@ class SmiSource:
                 # The cells of an earlier reading are no longer valid.
                 lost = replace(known, block=GpuBlock(known.gpu.pci_bus_id), down=problem.reason)
                 parsed_gpus.setdefault(known.gpu.uuid, lost)
+            elif problem.names_gpu:
+                # It was lost before the first reading.
+                self._complete = False
         self._known = ({} if self._complete else self._known) | parsed_gpus
         if self._complete:
             self.selection.compare(parsed.gpu for parsed in parsed_gpus.values())

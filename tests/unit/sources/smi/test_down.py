@@ -94,6 +94,16 @@ def test_a_gpu_that_only_an_error_names_has_no_values_of_an_earlier_reading(
         assert second.up and second.device.gpu.index == 1
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gpu_that_was_lost_before_the_first_reading_makes_it_incomplete(count: int) -> None:
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    rest = (XML[:start] + XML[end:]).replace("<attached_gpus>2<", f"<attached_gpus>{count}<")
+    snapshot = read("cards", xml=CommandResult(rest.encode(), NO_HANDLE[0][0].encode()))
+    assert [reading.device.gpu.index for reading in snapshot.readings] == [1]
+    assert snapshot.devices_failed
+    assert [failure.reason for failure in snapshot.failures] == ["GPU_IS_LOST"]
+
+
 @pytest.mark.parametrize("reason", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION", "TIMEOUT"])
 def test_each_reason_has_words_and_a_remedy(reason: str) -> None:
     assert describe_down(reason) and down_remedy(reason)

@@ -129,6 +129,11 @@ class RefusalSearch:
         # Refused parts that are divided last, and only if the receiver accepted another one.
         self._waiting: list[Sequence[SeriesSample]] = []
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether refused parts are not divided any more, because the search took too many requests."""
+        return self._requests >= _MOST_REQUESTS
+
     def next_part(self) -> Sequence[SeriesSample]:
         """Return the samples to send next, in their order; empty if the search is over."""
         self._requests += 1
@@ -160,7 +165,7 @@ class RefusalSearch:
         samples = _samples_in(part)
         unwritten = samples if unwritten is None else unwritten
         self.accepted |= unwritten < samples
-        if len(part) > 1 and divisible and self._requests < _MOST_REQUESTS:
+        if len(part) > 1 and divisible and not self.is_exhausted:
             if self.accepted or len(self.refused) < _HOPELESS:
                 self._parts += _halves(part)
             else:

@@ -33,6 +33,11 @@ _LOG = logging.getLogger(__name__)
 Sleep = Callable[[float], Awaitable[object]]
 # Statuses that some of a batch's samples can cause.
 _SPLIT_STATUSES: Final = frozenset({400, 409, 413, 422})
+_TOO_MANY: Final = 429
+# After so many failures in succession, a 429 without Retry-After is not taken for a limit of the rate, but
+# for one of the series: some receivers answer it as long as one series of a request is above a limit.
+_LIMITED_FAILURES: Final = 6
+_CONFIRMATIONS: Final = 3
 
 
 class Sender:
@@ -180,9 +185,12 @@ class Sender:
                 return
             request = RecordsRequest([item.record for item in part], self._metadata)
             answer = await self._send(request)
-            if answer is None:
+            if answer is None or (self._is_limit(answer) and shard.failures < _LIMITED_FAILURES):
                 await self._back_off(shard)
                 continue
+            if self._is_limit(answer):
+                await self._deliver_by_series(shard, part, answer)
+                return
             shard.failures = 0
             if answer.status in _SPLIT_STATUSES:
                 await self._deliver_by_series(shard, part, answer)
@@ -199,26 +207,40 @@ class Sender:
     ) -> None:
         """Deliver all samples but those of refused series. `answer`: the refusal of all in one request.
 
-        Ends without a result if a record must not be sent any more.
+        Ends without a result if a record must not be sent any more, or if a limit may concern all series.
         """
         search = RefusalSearch(items, self._refused)
         refusal = answer
+        of_limit = answer is not None and self._is_limit(answer)
+        accepted: Sequence[SeriesSample] = ()
         while part := search.next_part():
             if answer is None:
                 answer = await self._send(SeriesRequest(part, self._metadata))
-            if answer is None:
+            limited = answer is not None and self._is_limit(answer)
+            waits = len(part) > 1 and not of_limit and shard.failures < _LIMITED_FAILURES
+            if answer is None or (limited and waits):
                 await self._back_off(shard)
                 if any(map(self._queue.drop_reason, items)):
                     return
                 search.retry(part)
+                answer = None
                 continue
-            shard.failures = 0
+            if limited and (
+                search.is_exhausted or (len(part) == 1 and not await self._concerns_only(part, accepted))
+            ):
+                # The batch is sent again, apart from the series that are refused.
+                search.finish()
+                await self._back_off(shard)
+                return
             if answer.status < 300:
                 search.accept(part, answer.unwritten)
+                accepted = part[:1]
             else:
                 refusal = answer
-                divisible = answer.status in _SPLIT_STATUSES
+                divisible = limited or answer.status in _SPLIT_STATUSES
                 search.refuse(part, divisible=divisible, unwritten=answer.unwritten)
+            if not limited or len(part) == 1:
+                shard.failures = 0
             answer = None
         is_news = search.finish()
         if refusal is not None:
@@ -229,8 +251,20 @@ class Sender:
             self._counts.refusing = True
         self._finish(shard, items, search.lost)
 
+    async def _concerns_only(self, part: Sequence[SeriesSample], accepted: Sequence[SeriesSample]) -> bool:
+        """Whether a limit concerns this part, but not an accepted one: both are sent in turn, some times."""
+        for _ in range(_CONFIRMATIONS if accepted else 0):
+            for samples, is_accepted in ((accepted, True), (part, False)):
+                answer = await self._send(SeriesRequest(samples, self._metadata))
+                if answer is None or (answer.status < 300) is not is_accepted:
+                    return False
+        return bool(accepted)
+
     async def _send(self, request: WriteRequest) -> WriteAnswer | None:
-        """Send once. Returns a final response (delivered or rejected), or None if it must be retried."""
+        """Send once. Returns a final response (delivered or rejected), or None if it must be retried.
+
+        Also returns a 429 that must be retried if the receiver does not say when (see `_is_limit`).
+        """
         await self._wait_for_retry_after()
         began, samples = self._clock.elapsed(), request.samples
         try:
@@ -243,7 +277,7 @@ class Sender:
             self._record_failure(str(answer.status), self.client.describe(response), samples)
             delay = parse_retry_after(response.headers.get("retry-after", ""), self._clock.unix())
             self._retry_at = max(self._retry_at, self._clock.elapsed() + delay)
-            return None
+            return answer if self._is_limit(answer) and not response.headers.get("retry-after") else None
         self._clear_failing()
         if answer.status < 300:
             self._counts.requests["2xx"] += 1
@@ -258,6 +292,10 @@ class Sender:
         else:
             self._counts.requests[str(answer.status)] += 1
         return answer
+
+    def _is_limit(self, answer: WriteAnswer) -> bool:
+        """Whether a response says that there is too much of something, and must be retried."""
+        return answer.status == _TOO_MANY and self._settings.queue_config.retry_on_http_429
 
     async def _wait_for_retry_after(self) -> None:
         """Wait as long as the receiver's last Retry-After requires; it applies to all shards."""

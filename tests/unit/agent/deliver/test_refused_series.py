@@ -94,6 +94,39 @@ def test_only_the_refused_series_is_lost(
     assert sum('such as m{series="7", target="1"}' in line for line in lines) == 1
 
 
+@pytest.mark.parametrize("partial", [True, False])
+def test_a_series_above_a_limit_does_not_hold_up_the_others(tmp_path: Path, partial: bool) -> None:
+    """Older Cortex answers 429 as long as a request has a series above the limit of the tenant."""
+
+    async def test() -> None:
+        there = ValidatingReceiver(bad_series, partial=partial, status="429 Too Many Requests")
+        async with receiving(there), sending(tmp_path, settings(there.url)) as here:
+            for number in range(6):
+                for target in range(4):
+                    here.accept(block(target, number, samples=SERIES))
+                await emptied(here)
+            state = only_state(here)
+            assert state.dropped["rejected"] == 6
+            assert (state.refused_series, state.refusing, state.failing) == (1, False, False)
+        assert len(set(there.kept)) == 6 * 4 * SERIES - 6
+
+    run(test)
+
+
+@pytest.mark.parametrize("header", ["", "\nRetry-After: 0"])
+def test_a_limit_of_the_rate_loses_no_sample(tmp_path: Path, header: str) -> None:
+    async def test() -> None:
+        there = ValidatingReceiver(lambda sample: False, partial=False)
+        there.script = lambda post: f"429 Later{header}" if len(there.posts) < 60 else there.answer(post)
+        async with receiving(there), sending(tmp_path, settings(there.url)) as here:
+            here.accept(block(1, 0, samples=SERIES))
+            await emptied(here)
+            assert only_state(here).dropped["rejected"] == 0
+        assert len(set(there.kept)) == SERIES
+
+    run(test)
+
+
 def test_one_refused_sample_does_not_cost_the_next_one_of_its_series(tmp_path: Path) -> None:
     async def test() -> None:
         first = block(1, 0).oldest

@@ -49,7 +49,11 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
     given = value
     if isinstance(value, dict):
         given = [f"{name}={'' if content is None else text(content)}" for name, content in value.items()]
-    return tuple(dict(comma_separated(_label)(given)).items())
+    found = comma_separated(_label)(given)
+    names = [name for name, _ in found]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise ValueError(f"the label {twice} is given twice; expected each label once")
+    return found
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def test_extra_labels_are_pairs_and_not_labels_of_dcgm_exporter() -> None:
         ("cluster", "west"),
         ("rack", "7"),
     )
-    for wrong in ("west", "0=a", "__x=a", "pod=a", "DCGM_FI_DEV_NAME=x"):
+    for wrong in ("west", "0=a", "__x=a", "pod=a", "DCGM_FI_DEV_NAME=x", "a=1,b=2,a=3"):
         with pytest.raises(UsageError, match=r"--dcgm\.labels: "):
             settings("--dcgm.labels", wrong)
 

@@ -65,7 +65,7 @@ class EnergyLedger:
 
     @property
     def invalid(self) -> int:
-        """Rejected counter readings of this run."""
+        """Rejected readings of counters and of power in this run."""
         return sum(gpu_ledger.invalid for gpu_ledger in self.gpu_ledgers.values())
 
     def interrupt(self) -> None:
@@ -106,10 +106,10 @@ class EnergyLedger:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
                     gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
                 if gpu_ledger.invalid and not rejected:
-                    if gpu_ledger.excess_since is None:
-                        _log_rejected(before, reading.device, simulated=snapshot.source.simulated)
-                    else:
+                    if gpu_ledger.uses_power and gpu_ledger.excess_since is not None:
                         _log_excess(reading)
+                    else:
+                        _log_rejected(before, reading.device, simulated=snapshot.source.simulated)
         return posted
 
     def _gpu_ledger(self, gpu: Gpu, epoch: Epoch, snapshot: Snapshot) -> GpuEnergyLedger:
@@ -160,7 +160,8 @@ def _log_excess(reading: Reading) -> None:
     """Log the first reading of a Gpu's power that is left out of its energy."""
     log.warning(
         "the power of GPU %s read %s W, more than twice its limit, which cannot be true: it is left out of "
-        "the energy and, as later ones, only counted (gpuledger_invalid_values_total)",
+        "the energy and, as later ones, only counted (gpuledger_invalid_values_total); if it goes on, update "
+        "the driver or replace the card",
         reading.device.uuid,
         reading.get(q.POWER),
     )

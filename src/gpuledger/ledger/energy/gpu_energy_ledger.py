@@ -131,6 +131,11 @@ class GpuEnergyLedger:
         """Return whether the Gpu's energy can be measured: its meter was read within the last minute."""
         return self.metered_at is not None and now - self.metered_at <= LONGEST_INTERVAL
 
+    @property
+    def uses_power(self) -> bool:
+        """Whether energy is summed from power: there is no counter, or it stands still."""
+        return self.frozen or not self.has_counter
+
     def begin_epoch(self, epoch: Epoch, unix: float, *, starts_at_zero: bool = True) -> list[Posting]:
         """Continue in this epoch, or close the old one if the driver was reloaded."""
         before = self.counter
@@ -153,7 +158,8 @@ class GpuEnergyLedger:
     def interrupt(self) -> None:
         """Stop observing: energy until the first observed move is unobserved, as after a restart."""
         self.counter, _ = self.counter.resumed(self.counter.epoch)
-        self.evidence = self.power = self.quiet_since = self.still_since = self.unread_since = None
+        self.evidence = self.power = self.quiet_since = self.still_since = None
+        self.unread_since = self.excess_since = None
         self.ghosts = {}
         if self.has_counter and not self.frozen:
             # The counter covers the energy of the interval that ends here.
@@ -192,7 +198,7 @@ class GpuEnergyLedger:
     def _integrate(self, at: float, reading: Reading) -> None:
         power = reading.get(q.POWER)
         if power is None:
-            self.power = None
+            self.power = self.excess_since = None
             return
         if self._is_excessive(at, power, reading):
             return
@@ -212,7 +218,7 @@ class GpuEnergyLedger:
         if self.excess_since is None:
             self.excess_since = at
         is_excessive = at - self.excess_since <= LONGEST_INTERVAL
-        if is_excessive and (self.frozen or not self.has_counter):
+        if is_excessive and self.uses_power:
             self.invalid += 1
         return is_excessive
 
@@ -274,16 +280,17 @@ class GpuEnergyLedger:
         return self._unobserved(verdict.tail, now.unix, before.epoch_number) + self._act(verdict, now)
 
     def _close_without_counter(self, now: _Tick) -> list[Posting]:
-        if not now.good or self.power is None:
+        if self.power is None:
             self.unread_since = None
+            return []
+        if self.has_counter and self.unread_since is None:
+            self.unread_since = now.at
+        if not now.good:
             return []
         if not self.has_counter:
             return self._close_integrated(now)
-        if self.unread_since is None:
-            self.unread_since = now.at
-        if now.at - self.unread_since < LONGEST_INTERVAL or not self.integral:
-            return []
-        return self._replace_counter(now)
+        is_late = self.unread_since is not None and now.at - self.unread_since >= LONGEST_INTERVAL
+        return self._replace_counter(now) if is_late and self.integral else []
 
     def _replace_counter(self, now: _Tick) -> list[Posting]:
         """Use power from here on: the source has no counter, as nvidia-smi after a run with NVML.

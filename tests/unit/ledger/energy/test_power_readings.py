@@ -90,3 +90,31 @@ def test_the_first_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert book.invalid == 2
     (logged,) = (record.getMessage() for record in caplog.records)
     assert logged.startswith(f"the power of GPU {CARD.uuid} read 65535.0 W, more than twice its limit")
+
+
+def test_a_rejected_counter_is_logged_as_such_while_power_is_wrong_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    book = EnergyLedger(Floors())
+    for second, counter in enumerate((0, 60, 120, 10_000_000, 240, 300)):
+        values = {q.ENERGY: counter * J, q.POWER: 65_535.0 if second > 2 else WATTS, q.POWER_LIMIT: LIMIT}
+        tick = snapshot(reading(CARD, RESIDENT, values=values), unix=second)
+        book.post(replace(tick, elapsed=float(second)))
+    assert book.invalid == 1
+    (logged,) = (record.getMessage() for record in caplog.records)
+    assert logged.startswith(f"the energy counter of GPU {CARD.uuid} read 10000000000 mJ")
+
+
+@pytest.mark.parametrize("what", ["a pause", "readings without power"])
+def test_nonsense_before_a_gap_does_not_make_that_after_it_true(what: str) -> None:
+    bench = Bench(CARD, limit=LIMIT)
+    for second, power in enumerate((WATTS, WATTS, 65_535.0)):
+        bench.tick(float(second), None, [RESIDENT], power=power)
+    if what == "a pause":
+        bench.book.interrupt()
+    else:
+        for second in range(3, 100):
+            bench.tick(float(second), None, [RESIDENT])
+    for second in range(100, 111):
+        bench.tick(float(second), None, [RESIDENT], power=65_535.0 if second == 100 else WATTS)
+    assert sum(one.millijoules for one in bench.posted) == (1 + 9) * 60 * J

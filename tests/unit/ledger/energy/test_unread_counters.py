@@ -118,6 +118,14 @@ def test_what_says_nothing_of_the_source_replaces_no_counter(
     assert not [one for one in bench.posted if one.integrated], what
 
 
+def test_a_process_list_that_fails_now_and_then_delays_nothing() -> None:
+    bench = running()
+    for second in range(11, 201):
+        run(bench, range(second, second + 1), no_counter, None if second % 30 == 0 else (RESIDENT,))
+    assert joules(bench) == WATTS * 200
+    assert not bench.book.has_counter
+
+
 def test_a_pause_begins_the_minute_again() -> None:
     bench = running()
     run(bench, range(11, 61), no_counter)

@@ -45,7 +45,7 @@ enum {
     X(max_sm_clock, 1980) X(max_memory_clock, 2619) X(max_video_clock, 1545) X(app_sm_clock, 1980) X(app_memory_clock, 2619) \
     X(bar1_total, 137438953472) X(bar1_used, 1048576) X(ecc_corrected_volatile, 0) X(ecc_uncorrected_volatile, 0) \
     X(retired_corrected, 0) X(retired_uncorrected, 0) X(retired_pending, 0) \
-    X(remapped_corrected, 0) X(remapped_uncorrected, 0) X(remap_pending, 0) X(remap_failure, 0) X(recovery, 0) X(fabric, 0) \
+    X(remapped_corrected, 0) X(remapped_uncorrected, 0) X(remap_pending, 0) X(remap_failure, 0) X(recovery, 0) X(reset, 0) X(drain_and_reset, 0) X(fabric, 0) \
     X(violation_power, 0) X(violation_thermal, 0) X(violation_sync_boost, 0) X(violation_board_limit, 0) \
     X(violation_low_utilization, 0) X(violation_reliability, 0) X(nvlink_tx, 4000) X(nvlink_rx, 5000) \
     X(nvlink_crc_flit, 0) X(nvlink_crc_data, 0) X(nvlink_replay, 0) X(nvlink_recovery, 0) \
@@ -672,6 +672,7 @@ static const struct { u32 id; int number; u32 type, scope, from, to; } known_fie
     { 138, N_nvlink_tx, U64, ABSENT, ANY, 99 }, { 139, N_nvlink_rx, U64, ABSENT, ANY, 99 },
     { 142, N_remapped_corrected, U32, 0, 7, 99 }, { 143, N_remapped_uncorrected, U32, 0, 7, 99 },
     { 144, N_remap_pending, U32, 0, 7, 99 }, { 145, N_remap_failure, U32, 0, 7, 99 },
+    { 226, N_reset, U32, 0, ANY, 99 }, { 227, N_drain_and_reset, U32, 0, ANY, 99 },
     { 230, N_recovery, U32, 0, ANY, 99 }, { 90, N_nvlink_speed, U32, 0, ANY, 99 },
     { 269, N_time_software_thermal, U64, 0, ANY, 99 }, { 270, N_time_hardware_thermal, U64, 0, ANY, 99 },
     { 271, N_time_power_brake, U64, 0, ANY, 99 }, { 188, N_power_limit_max, U32, 0, ANY, 99 },

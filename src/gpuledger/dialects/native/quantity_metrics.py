@@ -247,7 +247,7 @@ QUANTITY_METRICS = (
         q.RECOVERY_ACTION,
         "What the GPU needs to recover: 0 nothing, 1 GPU reset, 2 node reboot, 3 P2P drain, 4 drain "
         "and reset, 5 recovery of the IMEX domain, 6 bus reset, 7 system reboot.",
-        "NVML field 230",
+        "NVML field 230; 226 and 227 where the driver lacks it",
     ),
 )
 

@@ -22,7 +22,7 @@ from gpuledger.sources.nvml.library import NvmlLibrary, buffer_view
 from gpuledger.sources.nvml.link_states import LinkStates
 from gpuledger.sources.nvml.quantity_values import PART, ValueRecorder
 from gpuledger.sources.nvml.queries import (
-    FIELD_QUERIES,
+    ALL_FIELD_QUERIES,
     MAX_LINKS,
     MEMORY_CALL,
     MEMORY_QUANTITIES,
@@ -76,7 +76,7 @@ class QuantityReader:
         self._narrow = (c_uint * MOST_OUTPUTS)()
         self._wide = c_ulonglong()
         self._outputs = tuple(byref(self._narrow, n * sizeof(c_uint)) for n in range(MOST_OUTPUTS))
-        self._field_buffer = create_string_buffer(FIELD.size * (len(FIELD_QUERIES) + MAX_LINKS))
+        self._field_buffer = create_string_buffer(FIELD.size * (len(ALL_FIELD_QUERIES) + MAX_LINKS))
         self._links = LinkStates(library)
         self._struct_buffer = create_string_buffer(max(query.layout.size for query in STRUCT_QUERIES))
         self._memory_v1 = create_string_buffer(MEMORY_V1.size)
@@ -175,13 +175,19 @@ class QuantityReader:
         self._links.take_fields(batch_code, plan.links or (), unpacked[len(plan.fields) :])
         for field, entry in zip(plan.fields, unpacked, strict=False):
             *_, value_type, field_code, raw = entry
+            if not self._needs(recorder, field):
+                continue
             if field.value_type is not None:
                 value_type = field.value_type
             layout = VALUE_TYPES.get(value_type)
             code = batch_code or field_code or (Code.SUCCESS if layout else Code.ARGUMENT_VERSION_MISMATCH)
             if code == Code.SUCCESS and layout:
                 value = layout.unpack(raw)[0]
-                if value < (BLANK_32 if value_type == UNSIGNED_INT else BLANK_64):
+                blank = BLANK_32 if value_type == UNSIGNED_INT else BLANK_64
+                # An older field that is 0 does not change the action of another.
+                if value < blank and (
+                    value or not field.replaced_by or field.quantity not in recorder.values
+                ):
                     recorder.record_raw(field, value)
             elif code in UNSUPPORTED or code == Code.INVALID_ARGUMENT:
                 # INVALID_ARGUMENT: this driver does not know the field id.
@@ -189,20 +195,36 @@ class QuantityReader:
             else:
                 self._recover(recorder, field, code)
 
+    def _needs(self, recorder: ValueRecorder, field: FieldQuery) -> bool:
+        """Return False for a field that a later one replaced on this Device; do not query it again."""
+        state = recorder.state
+        if field.replaced_by is None or field.replaced_by in state.missing_fields:
+            return True
+        if field.quantity in recorder.values:
+            state.missing_fields.add(field.field_id)
+            state.plans.clear()
+        return False
+
     def _use_fallback(self, recorder: ValueRecorder, field: FieldQuery) -> None:
         """Remember that the Device lacks the field id, and use the fallback call from now on."""
-        recorder.state.missing_fields.add(field.field_id)
-        recorder.state.plans.clear()
+        state = recorder.state
+        state.missing_fields.add(field.field_id)
+        state.plans.clear()
         if field.fallback:
             self._read_number(recorder, field.fallback)
-        else:
-            recorder.state.set_support(field.quantity, False)
+        elif state.missing_fields.issuperset(
+            each.field_id for each in ALL_FIELD_QUERIES if each.quantity is field.quantity
+        ):
+            state.set_support(field.quantity, False)
 
     def _recover(self, recorder: ValueRecorder, field: FieldQuery, code: int) -> None:
         """The field failed in this tick: try the fallback call once."""
         before = len(recorder.findings.failures)
         if field.fallback:
             self._read_number(recorder, field.fallback)
+        if field.replaced_by and not recorder.values.get(field.quantity):
+            # Without this field, nothing says that the other one is the whole truth.
+            recorder.values.pop(field.quantity, None)
         if field.quantity not in recorder.values and len(recorder.findings.failures) == before:
             recorder.record_error(field.quantity, code, f"{_FIELDS} id {field.field_id}")
 

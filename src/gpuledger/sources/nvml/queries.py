@@ -24,6 +24,7 @@ _APP_CLOCK: Final = "nvmlDeviceGetApplicationsClock"
 _THRESHOLD: Final = "nvmlDeviceGetTemperatureThreshold"
 _ERRORS: Final = "nvmlDeviceGetTotalEccErrors"
 _LIMITS: Final = "nvmlDeviceGetPowerManagementLimitConstraints"
+_RECOVERY_FIELD: Final = 230
 
 
 class NumberQuery(NamedTuple):
@@ -62,7 +63,8 @@ class FieldQuery(NamedTuple):
     """A field id of nvmlDeviceGetFieldValues, worth `raw * multiply / divide`.
 
     `fallback` is the call for cards that lack the field. `scope` is the scopeId. `value_type` overrides the
-    type that the driver reports. `cumulative` is as in NumberQuery.
+    type that the driver reports. `cumulative` is as in NumberQuery. `replaced_by` is the field id that later
+    drivers have in its place.
     """
 
     quantity: Quantity
@@ -73,6 +75,7 @@ class FieldQuery(NamedTuple):
     scope: int = 0
     value_type: int | None = None
     cumulative: bool = False
+    replaced_by: int | None = None
 
 
 class GpmQuery(NamedTuple):
@@ -231,8 +234,15 @@ FIELD_QUERIES: Final = (
     FieldQuery(q.ROW_REMAP_PENDING, 144),
     FieldQuery(q.ROW_REMAP_FAILURE, 145),
     # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: driver 560 and later.
-    FieldQuery(q.RECOVERY_ACTION, 230),
+    FieldQuery(q.RECOVERY_ACTION, _RECOVERY_FIELD),
 )
+# NVML_FI_DEV_DRAIN_AND_RESET_STATUS and _RESET_STATUS, 0 or 1: driver 545 and later. A required reset comes
+# last, because the last action counts. `multiply` is the recovery action.
+OLDER_FIELD_QUERIES: Final = (
+    FieldQuery(q.RECOVERY_ACTION, 227, multiply=4, replaced_by=_RECOVERY_FIELD),
+    FieldQuery(q.RECOVERY_ACTION, 226, multiply=1, replaced_by=_RECOVERY_FIELD),
+)
+ALL_FIELD_QUERIES: Final = (*FIELD_QUERIES, *OLDER_FIELD_QUERIES)
 
 # NVML_FI_DEV_NVLINK_GET_STATE, a field of each link: nvmlNvlinkState_t. Older drivers have only a call.
 LINK_QUANTITIES: Final = (q.NVLINKS_UP, q.NVLINKS_DOWN)
@@ -353,7 +363,7 @@ def make_query_plan(
     )
     intermediate = tuple(quantity for quantity in needed if quantity not in readable)
     queried = readable.union(intermediate)
-    field_queries = [each for each in FIELD_QUERIES if each.quantity in queried]
+    field_queries = [each for each in ALL_FIELD_QUERIES if each.quantity in queried]
     fields = tuple(each for each in field_queries if each.field_id not in missing_fields)
     fallbacks = tuple(
         each.fallback for each in field_queries if each.field_id in missing_fields and each.fallback

@@ -10,7 +10,7 @@ import pytest
 from gpuledger.model.quantities import PCIE_LINK_BUSY, QUANTITIES
 from gpuledger.sources.nvml import codes, column_queries, queries, structs
 
-# Without NVML_FI_DEV_, in the order of FIELD_QUERIES. 74 and 76 had other names before CUDA 13.
+# Without NVML_FI_DEV_, in the order of ALL_FIELD_QUERIES. 74 and 76 had other names before CUDA 13.
 FIELD_NAMES = (
     "TOTAL_ENERGY_CONSUMPTION",
     "MEMORY_TEMP",
@@ -50,6 +50,8 @@ FIELD_NAMES = (
     "REMAPPED_PENDING",
     "REMAPPED_FAILURE",
     "GET_GPU_RECOVERY_ACTION",
+    "DRAIN_AND_RESET_STATUS",
+    "RESET_STATUS",
 )
 
 
@@ -227,7 +229,7 @@ def test_a_constant_equals_nvidias(ours, theirs):
 
 @pytest.mark.parametrize(
     ("field", "name"),
-    list(zip(queries.FIELD_QUERIES, FIELD_NAMES, strict=True)),
+    list(zip(queries.ALL_FIELD_QUERIES, FIELD_NAMES, strict=True)),
     ids=lambda value: value if isinstance(value, str) else value.quantity.key,
 )
 def test_a_field_id_equals_nvidias(field, name):

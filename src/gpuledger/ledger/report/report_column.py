@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
+from gpuledger.ledger.report.money import round_decimal, round_up
 from gpuledger.ledger.report.usage_report import ReportLine
 
 
@@ -49,3 +51,7 @@ class ReportColumn:
         """The number of a row in this column."""
         amount = self.amount(line)
         return None if amount is None else Fraction(amount) / self.unit
+
+    def round(self, value: Fraction, digits: int) -> Decimal:
+        """One number of the column with `digits` decimals, not as a part of a rounded sum."""
+        return (round_up if self.upper_bound else round_decimal)(value, digits)

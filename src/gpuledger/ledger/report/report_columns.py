@@ -8,7 +8,7 @@ from fractions import Fraction
 from operator import attrgetter
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
-from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, round_up, split_known
+from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_known
 from gpuledger.ledger.report.report_column import ReportColumn
 from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
@@ -203,8 +203,7 @@ def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int)
     """
     exact = [column.value(line) for line in lines]
     if not column.additive:
-        rounded = round_up if column.upper_bound else round_decimal
-        return [None if value is None else rounded(value, digits) for value in exact]
+        return [None if value is None else column.round(value, digits) for value in exact]
     total = sum((value for value in exact if value is not None), Fraction(0))
     return split_known(round_decimal(total, digits), exact, digits)
 

@@ -203,7 +203,7 @@ def _shortened(text: str, longest: int = _WIDEST) -> str:
 def total_cell(column: ReportColumn, total: ReportLine) -> str:
     """The rounded sum of a column, and marks; without one where a sum would count a second several times."""
     value = column.value(total) if column.has_total else None
-    return number_cell(column, total, None if value is None else round_decimal(value, column.shown))
+    return number_cell(column, total, None if value is None else column.round(value, column.shown))
 
 
 def number_cell(column: ReportColumn, line: ReportLine, number: Decimal | None) -> str:

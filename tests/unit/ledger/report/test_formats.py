@@ -30,7 +30,7 @@ from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
 from gpuledger.ledger.report.report_columns import report_columns, round_column
-from gpuledger.ledger.report.report_table import report_table
+from gpuledger.ledger.report.report_table import report_table, total_cell
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.tally import EnergyEntry, Tally, TimeEntry
@@ -173,6 +173,13 @@ def test_no_row_has_more_energy_than_its_upper_bound(digits: int) -> None:
     energy, most = (round_column([line] * 3, columns[name], digits) for name in ("kwh", "high_kwh"))
     assert len(set(energy)) == 2
     assert max(filter(None, energy)) == max(filter(None, most)) == min(filter(None, most))
+
+
+def test_the_total_is_not_below_the_upper_bound_of_a_row() -> None:
+    (column,) = (one for one in report_columns(PRICED) if one.name == "high_kwh")
+    line = ReportLine((), methods={"measured": 1_981_000_001}, high=1_981_000_001)
+    assert [f"{number:f}" for number in round_column([line], column, 3) if number] == ["0.551"]
+    assert total_cell(column, line) == "0.551"
 
 
 def test_csv_has_all_rows_and_exact_millijoules() -> None:

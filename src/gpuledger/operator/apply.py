@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from gpuledger.kubernetes.fields import mapping_at
 from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.operator.counts import OperatorCounts
@@ -25,14 +26,21 @@ from gpuledger.operator.kinds import (
 )
 from gpuledger.operator.managed_objects import ManagedObjects, foreign_entries_patch
 from gpuledger.operator.object_lists import get_if_exists, list_managed_objects, list_objects
-from gpuledger.operator.render.naming import owned_by
+from gpuledger.operator.render.naming import COMPONENT, owned_by
 from gpuledger.operator.render_context import MonitorReference
 
 log = logging.getLogger("gpuledger.operator")
 
 
 class ObjectRejected(GpuledgerError):
-    """The API server would refuse one of the objects. Nothing was changed."""
+    """The API server would refuse one of the objects. Nothing was changed.
+
+    `component` is that of the object: exporter or agent.
+    """
+
+    def __init__(self, desired: Json, message: str) -> None:
+        self.component = str(mapping_at(desired["metadata"], "labels").get(COMPONENT) or "")
+        super().__init__(f"{object_key(desired)} {message}")
 
 
 @dataclass(slots=True)
@@ -145,8 +153,9 @@ class Applier:
         existing = self.owned.get(key) or await get_if_exists(self.api, path)
         if existing is not None and not belongs_to(existing, owner, step.desired):
             raise ObjectRejected(
-                f"{key} already exists and was not created for this resource; delete it, or the resource "
-                "that it was created for"
+                step.desired,
+                "already exists and was not created for this resource; delete it, or the resource that it "
+                "was created for",
             )
         if existing is not None and is_being_deleted(existing):
             return None
@@ -161,7 +170,7 @@ class Applier:
                 raise
             is_change = error.reason == "Invalid" and existing is not None
             if not is_change or not await self._is_valid_new_object(step.desired):
-                raise ObjectRejected(f"{key} is refused by the API server: {error}") from None
+                raise ObjectRejected(step.desired, f"is refused by the API server: {error}") from None
             return replace(step, recreate=True)
         return step
 

@@ -107,13 +107,19 @@ _DECISIVE_KEYS: Final = ("enabled", "engine", "mode")
 
 
 def judge_spec(
-    body: Json, parsed: ParsedMonitor, applied: AppliedSpec | None, render: RenderObjects
+    body: Json,
+    parsed: ParsedMonitor,
+    applied: AppliedSpec | None,
+    render: RenderObjects,
+    refused: Sequence[Problem] = (),
 ) -> JudgedSpec:
     """Judge the newest specification of a resource; `parsed` is the parsed resource, `applied` the
     specification that was applied last.
+
+    `refused` are problems that only the API server finds, with the paths of sections.
     """
     rendered = None if parsed.monitor is None else render(body, parsed.monitor)
-    if parsed.monitor is not None and rendered is not None and not rendered.refused:
+    if parsed.monitor is not None and rendered is not None and not rendered.refused and not refused:
         problems = (*parsed.problems, *rendered.problems)
         return JudgedSpec(problems, AppliedSpec(spec_text(body), parsed.monitor, rendered))
     sections = _SECTIONS.get(str(body.get("kind")))
@@ -121,9 +127,10 @@ def judge_spec(
         return JudgedSpec(parsed.problems, None)
     agent_path = sections[1].path
     wrong = [problem for problem in parsed.problems if find_part(problem.path, agent_path) is None]
-    found = list(parsed.problems)
+    found = [*refused, *parsed.problems]
     if rendered is None:
         rendered = _render_without(body, wrong, render)
+    wrong += refused
     before = None if applied is None else json.loads(applied.text)
     while True:
         if rendered is not None:

@@ -19,6 +19,7 @@ from gpuledger.operator.kinds import is_being_deleted, resource_version, uid_of
 from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
 from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
 from gpuledger.operator.rollout import ProgressDeadline
+from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import ExporterSpec
 from gpuledger.operator.status import ExporterNode, ReconcileProblem, TargetCounts
 
@@ -198,6 +199,22 @@ class Monitors:
             else:
                 # Nothing was awaited since the last check, so both are current.
                 return
+
+    async def judge_refused(self, monitor: Monitor, refused: Sequence[Problem]) -> JudgedSpec:
+        """Judge the newest spec again, without the sections that the API server refuses.
+
+        Nothing of it can be applied if it changes meanwhile. Raises what `look_up` raises.
+        """
+        while True:
+            generation, body, revision = monitor.generation, monitor.body, self._revision
+            judged = await asyncio.to_thread(
+                judge_spec, body, monitor.parsed, monitor.applied_spec, self.render, refused
+            )
+            missing = await self.look_up()
+            if generation != monitor.generation:
+                return JudgedSpec(tuple(refused), None)
+            if not missing and revision == self._revision:
+                return judged
 
     def exporters(self) -> Iterator[ExporterSpec]:
         """The exporters of the newest and of the applied specifications."""

@@ -19,11 +19,13 @@ from gpuledger.model.source import Clock
 from gpuledger.operator.apply import Applier, ApplyOutcome, ObjectRejected
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.events import EventRecorder, find_creation_failure
+from gpuledger.operator.judged_spec import AppliedSpec
 from gpuledger.operator.kinds import is_being_deleted, object_key, object_path
 from gpuledger.operator.managed_objects import ManagedObjects
-from gpuledger.operator.monitors import Monitor, Monitors
+from gpuledger.operator.monitors import Decision, Monitor, Monitors
 from gpuledger.operator.render.objects import Rendered
 from gpuledger.operator.rollout import is_suspended, job_rollout, rollout_of
+from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.status import (
     MonitorConditions,
     ReconcileProblem,
@@ -159,23 +161,53 @@ class Reconciler:
             await self._finalize(monitor)
             return None
         decision = self.monitors.decide(monitor)
-        if decision.desired is None or decision.desired.rendered is None:
+        desired = decision.desired
+        if desired is None or desired.rendered is None:
             monitor.problem, monitor.failures = decision.problem, 0
             return await self._keep_applied(monitor, decision.displaced)
         await self._add_finalizer(monitor)
         if self._is_gone(monitor):
             return None
         try:
-            pause = await self._converge(monitor, decision.desired.rendered)
+            pause = await self._converge(monitor, desired.rendered)
         except ObjectRejected as error:
-            lines = decision.problem.lines if decision.problem is not None else ()
-            after = self._record_failure(monitor, "Rejected", str(error), *lines)
-            keep_after = await self._keep_applied(monitor, decision.displaced)
-            return after if keep_after is None else min(after, keep_after)
+            return await self._apply_accepted_section(monitor, decision, _refused_section(desired, error))
         if pause is None:
             monitor.problem, monitor.failures = decision.problem, 0
-            self.monitors.record_applied(monitor, decision.desired)
+            self.monitors.record_applied(monitor, desired)
         return pause
+
+    async def _apply_accepted_section(self, monitor: Monitor, decision: Decision, problem: Problem) -> float:
+        """Apply the section without a refused object, else keep what was applied last.
+
+        Returns the seconds until the whole spec is tried again.
+        """
+        refused = [problem]
+        # Displaced exporters must not be kept.
+        while not decision.displaced:
+            judged = await self.monitors.judge_refused(monitor, refused)
+            if judged.spec is None or judged.spec.rendered is None:
+                break
+            try:
+                pause = await self._converge(monitor, judged.spec.rendered)
+            except ObjectRejected as another:
+                problem = _refused_section(judged.spec, another)
+                if problem.path in {one.path for one in refused}:
+                    # The section is refused as it was applied last, too.
+                    break
+                refused.append(problem)
+                continue
+            # Without another problem of the spec, targets that are left out are reported separately.
+            problems = refused if decision.problem is None else judged.problems
+            after = self._record_failure(monitor, "Rejected", *map(str, problems), *judged.kept, halts=False)
+            if pause is not None:
+                return min(after, pause)
+            self.monitors.record_applied(monitor, judged.spec)
+            return after
+        lines = decision.problem.lines if decision.problem is not None else ()
+        after = self._record_failure(monitor, "Rejected", *map(str, refused), *lines)
+        keep_after = await self._keep_applied(monitor, decision.displaced)
+        return after if keep_after is None else min(after, keep_after)
 
     def _is_gone(self, monitor: Monitor) -> bool:
         return self.monitors.get(monitor.uid) is None
@@ -257,9 +289,9 @@ class Reconciler:
             return 0.0
         return monitor.repairs[-1] + min(_MAX_PAUSE, 2.0**excess) - now
 
-    def _record_failure(self, monitor: Monitor, reason: str, *lines: str) -> float:
+    def _record_failure(self, monitor: Monitor, reason: str, *lines: str, halts: bool = True) -> float:
         """Record a failure; returns the seconds until the next try."""
-        monitor.problem = ReconcileProblem(reason, lines)
+        monitor.problem = ReconcileProblem(reason, lines, halts)
         monitor.failures += 1
         return min(2.0 ** (monitor.failures - 1), _MAX_PAUSE)
 
@@ -323,6 +355,13 @@ class Reconciler:
             applied_spec=monitor.applied_spec.status_text if monitor.applied_spec is not None else None,
         )
         return conditions, left + _ROUNDING_MARGIN if left else None
+
+
+def _refused_section(spec: AppliedSpec, error: ObjectRejected) -> Problem:
+    """The problem with the path of the section from which the refused object was rendered."""
+    monitor = spec.monitor
+    path = monitor.exporter_path if error.component == "exporter" else monitor.agent_path
+    return Problem(path, str(error))
 
 
 def _succeeded(monitor: Monitor) -> int | None:

@@ -11,6 +11,7 @@ from gpuledger.app.operator_checks import check_agent, check_exporter
 from gpuledger.operator.judged_spec import AppliedSpec, JudgedSpec, judge_spec, spec_text
 from gpuledger.operator.monitor_parser import parse_monitor
 from gpuledger.operator.render.objects import Rendered, render_objects
+from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import GpuMonitor
 from unit.operator.support import Json, context_of, gpu_monitor, target, valid_monitor, whatap
 
@@ -227,3 +228,18 @@ def test_wrong_exporters_of_a_whatap_agent_do_not_cost_the_targets() -> None:
     found = judge(whatap(openAgent={"enabled": True, **AGENT}, k8sAgent={"gpuMonitoring": gpus}))
     assert paths(found) == ["spec.features.k8sAgent.gpuMonitoring.service.port"]
     assert kinds(found) == {"StatefulSet"}
+
+
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [("spec.features.k8sAgent.gpuMonitoring", "StatefulSet"), ("spec.features.openAgent", "DaemonSet")],
+)
+def test_a_section_of_a_whatap_agent_that_the_api_server_refuses_does_not_cost_the_other(
+    path: str, left: str
+) -> None:
+    gpus = {"gpuMonitoring": {"enabled": True}}
+    resource = whatap(openAgent={"enabled": True, **AGENT}, k8sAgent=gpus)
+    refused = [Problem(path, "is refused")]
+    found = judge_spec(resource, parse_monitor(resource), None, render, refused)
+    assert found.problems == tuple(refused)
+    assert kinds(found) == {left}

@@ -108,5 +108,7 @@ def selection_name(name: str) -> str:
 
 def is_selected(gpu: Gpu, chosen: tuple[str, ...]) -> bool:
     """Whether `--devices` takes this Gpu: named by index, UUID or PCI bus id; an empty list takes all."""
+    if not chosen:
+        return True
     names = {str(gpu.index), gpu.uuid.lower(), selection_name(gpu.pci_bus_id)}
-    return not chosen or any(selection_name(name) in names for name in chosen)
+    return any(selection_name(name) in names for name in chosen)

@@ -23,7 +23,7 @@ _TIMESTAMP = re.compile(
     re.MULTILINE,
 )
 # Comments that node_exporter does not read, or of which it takes any text.
-_HELP = re.compile(rb"[ \t]*#(?![ \t]*TYPE[ \t])")
+_FREE_COMMENT = re.compile(rb"[ \t]*#(?![ \t]*TYPE[ \t])")
 # A comment, a sample with its value as the group, or an empty line.
 _LINE = re.compile(
     rb"[ \t]*(?:#.*|[a-zA-Z_:][a-zA-Z0-9_:]*(?:[ \t]*\{.*\}[ \t]*|[ \t]+)"
@@ -99,7 +99,7 @@ def _reason_to_drop(content: bytes) -> str:
     if content and not content.endswith(b"\n"):
         return "does not end with a line end"
     for number, line in enumerate(content.split(b"\n"), 1):
-        if line.endswith(b"\r") and not _HELP.match(line):
+        if line.endswith(b"\r") and not _FREE_COMMENT.match(line):
             return "has line ends of Windows"
         if not _is_valid(line):
             return f"is not in Prometheus's text format in line {number}"

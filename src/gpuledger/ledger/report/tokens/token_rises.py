@@ -34,6 +34,8 @@ from gpuledger.ledger.report.tokens.token_sources import TokenMetric, TokenSourc
 
 # The namespace and name of a pod.
 Pod = tuple[str, str]
+# The namespace, pod and port of a server.
+Server = tuple[str, str, str]
 # Labels of targets, for those without a series `up`, as prometheus-operator and common scrape jobs set them.
 TARGET_LABELS = frozenset(
     (
@@ -118,6 +120,8 @@ class TokenRises:
     # What may have been counted since the last scrape, at the end of a range that ends now.
     _tails: dict[Name, float] = field(default_factory=dict)
     _target_labels: dict[Target, frozenset[str]] = field(default_factory=dict)
+    # The engines of which a server exported counters at one moment: a set for each moment that is known.
+    _together: dict[Server, set[frozenset[str]]] = field(default_factory=lambda: defaultdict(set))
 
     def begin(
         self, before: ScrapedTokens, ahead: ScrapedTokens | None = None, new_pods: Collection[Pod] = ()
@@ -171,14 +175,23 @@ class TokenRises:
             self.ended = {name for name in self.names if name not in self._counters.late}
         for metric, series in (tails or {}).items():
             self._tails |= {self._name_of(metric, labels): value for labels, value in series}
+        self._learn_engines(tails or {})
 
     def totals(self) -> Mapping[TokenName, TokenRise]:
-        """The rise of each counter that counts: of one engine per server, the first in the table."""
+        """The rise of each counter that counts.
+
+        Of several engines of a server, the first in the table counts, and others that it did not export
+        beside it but before or after: the server was replaced by one of another engine.
+        """
         order = {source.engine: place for place, source in enumerate(self.sources)}
-        chosen: dict[tuple[str, str, str], str] = {}
+        chosen: dict[Server, list[str]] = defaultdict(list)
         for name in sorted(self.names, key=lambda one: order.get(one.engine, len(order))):
-            chosen.setdefault(name[:3], name.engine)
-        return {name: self._total(name) for name in self.names if chosen[name[:3]] == name.engine}
+            engines, moments = chosen[name[:3]], self._together.get(name[:3], set())
+            if name.engine not in engines and all(
+                _was_replaced(moments, one, name.engine) for one in engines
+            ):
+                engines.append(name.engine)
+        return {name: self._total(name) for name in self.names if name.engine in chosen[name[:3]]}
 
     def restarted(self) -> set[TokenName]:
         """The counters that began again within the period: what they had after their last scrape is lost."""
@@ -244,6 +257,17 @@ class TokenRises:
             target = target_of(labels)
             known = frozenset(name for name in labels if name != "__name__")
             self._target_labels[target] = self._target_labels.get(target, frozenset()) | known
+        self._learn_engines({metric: found.get("alive", ()) for metric, found in part.answers.items()})
+
+    def _learn_engines(self, live: Mapping[TokenMetric, Sequence[tuple[Labels, float]]]) -> None:
+        """Learn from the counters that exist at one moment which engines a server exports together."""
+        engines: dict[Server, set[str]] = defaultdict(set)
+        for metric, series in live.items():
+            for labels, _ in series:
+                name = self._name_of(metric, labels)
+                engines[name[:3]].add(name.engine)
+        for server, found in engines.items():
+            self._together[server].add(frozenset(found))
 
     def _windows(self, part: ScrapedTokens) -> SeriesWindows:
         found: dict[Name, Mapping[Target, SeriesWindow]] = {}
@@ -269,6 +293,13 @@ class TokenRises:
         )
         self.labels[name] = labels
         return name
+
+
+def _was_replaced(moments: Collection[frozenset[str]], first: str, second: str) -> bool:
+    """Whether a server had each of two engines at some moment, and both at none."""
+    return {first, second} <= frozenset().union(*moments) and not any(
+        {first, second} <= engines for engines in moments
+    )
 
 
 def _to_first_scrape(windows: SeriesWindows) -> SeriesWindows:

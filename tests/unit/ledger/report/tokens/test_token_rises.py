@@ -123,9 +123,75 @@ def test_ranks_and_ports_are_counters_that_add_up() -> None:
     assert tokens(part) == 112
 
 
-def test_a_server_with_the_names_of_two_engines_counts_once() -> None:
+def together(*parts: ScrapedTokens) -> ScrapedTokens:
+    """One range with the counters of all these."""
+    answers = {metric: found for part in parts for metric, found in part.answers.items()}
+    return ScrapedTokens(0.0, 3600.0, answers)
+
+
+@pytest.mark.parametrize("born", [False, True])
+def test_a_server_with_the_names_of_two_engines_counts_once(born: bool) -> None:
     """Some versions of NIM export the names of vLLM beside theirs."""
-    assert tokens(scraped([(server(), 0, 10)], metric=NIM), scraped([(server(), 0, 10)])) == 10
+    first = together(
+        scraped([(server(), 0, 10)], born=born, metric=NIM), scraped([(server(), 0, 10)], born=born)
+    )
+    second = together(scraped([(server(), 10, 30)], metric=NIM), scraped([(server(), 10, 30)]))
+    assert tokens(first, second, new=born) == 30
+
+
+NOTHING = ScrapedTokens(0.0, 3600.0, {})
+
+
+@pytest.mark.parametrize(
+    ("parts", "after", "tails", "expected"),
+    [
+        # The next day shows the other engine alone, in either order of the table.
+        ([scraped([(server(), 0, 10)]), scraped([(server(), 0, 7)], metric=NIM)], NOTHING, {}, 17),
+        ([scraped([(server(), 0, 7)], metric=NIM), scraped([(server(), 0, 10)])], NOTHING, {}, 17),
+        # Within one range: what exists at its end shows which one was replaced.
+        (
+            [together(scraped([(server(), 0, 10)]), scraped([(server(), 0, 7)], metric=NIM, born=True))],
+            scraped([(server(), 7, 7)], metric=NIM),
+            {},
+            17,
+        ),
+        # The same in a range that ends now.
+        (
+            [together(scraped([(server(), 0, 10)]), scraped([(server(), 0, 7)], metric=NIM, born=True))],
+            None,
+            {NIM: [(server(), 0.0)]},
+            17,
+        ),
+        # Not known whether it was beside the other: it does not count, rather than twice.
+        (
+            [together(scraped([(server(), 0, 10)]), scraped([(server(), 0, 7)], metric=NIM, born=True))],
+            NOTHING,
+            {},
+            10,
+        ),
+        # Once beside the other, so always the same tokens.
+        (
+            [
+                scraped([(server(), 0, 10)]),
+                together(scraped([(server(), 10, 10)]), scraped([(server(), 0, 7)], metric=NIM)),
+                scraped([(server(), 7, 9)], metric=NIM),
+            ],
+            NOTHING,
+            {},
+            10,
+        ),
+    ],
+)
+def test_tokens_of_a_replaced_engine_count(
+    parts: Sequence[ScrapedTokens],
+    after: ScrapedTokens | None,
+    tails: Mapping[TokenMetric, list[tuple[dict[str, str], float]]],
+    expected: float,
+) -> None:
+    """A StatefulSet's pod, or a machine, that served with one engine and then with another."""
+    rises = rises_of(*parts, new=True)
+    rises.end(after, tails=tails)
+    assert total(rises).amount == expected
 
 
 def test_an_engine_without_a_model_label_is_named_by_the_engine() -> None:

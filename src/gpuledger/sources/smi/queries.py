@@ -130,7 +130,10 @@ class SmiQueries:
         usage: PmonUsage = {}
         for start in range(0, len(waiting), len(covered) or 1):
             group = waiting[start : start + len(covered)]
-            output = decode_output(self.run_smi(*_PMON, "-i", ",".join(map(str, group))).stdout)
+            result = self.run_smi(*_PMON, "-i", ",".join(map(str, group)))
+            if cause := describe_failure(result, self.command):
+                findings.note("utilization", failure_reason(result), f"pmon: {cause}")
+            output = decode_output(result.stdout)
             usage.update(parse_pmon(output, findings) or {})
             if unlisted := set(group) - listed_gpus(output):
                 self._unlisted |= unlisted

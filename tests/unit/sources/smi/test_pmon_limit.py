@@ -21,6 +21,8 @@ class LimitedPmon:
 
     def __init__(self, count: int, limit: int, silent: frozenset[int] = frozenset()) -> None:
         self.count, self.limit, self.silent = count, limit, silent
+        self.failure: CommandResult | None = None
+        self.findings = SourceFindings()
         self.calls: list[str] = []
         self.clock = FakeClock()
         command = Command("nvidia-smi")
@@ -29,6 +31,8 @@ class LimitedPmon:
     def __call__(self, words: tuple[str, ...], timeout: float) -> CommandResult:
         chosen = words[words.index("-i") + 1] if "-i" in words else ""
         self.calls.append(chosen)
+        if chosen and self.failure:
+            return self.failure
         gpus = [int(index) for index in chosen.split(",")] if chosen else list(range(self.count))
         if chosen and len(gpus) > self.limit:
             return CommandResult(f"Not supported on more than {self.limit} devices.\n".encode(), exit_code=3)
@@ -42,7 +46,8 @@ class LimitedPmon:
 
     def read(self, *indexes: int) -> dict[int, float | None]:
         """The SM time of the process on each GPU."""
-        usage = self.queries.query_pmon(frozenset(indexes), SourceFindings())
+        self.findings = SourceFindings()
+        usage = self.queries.query_pmon(frozenset(indexes), self.findings)
         return {gpu: found.sm for (gpu, pid), found in usage.items() if pid == 100 + gpu}
 
 
@@ -77,3 +82,11 @@ def test_output_that_is_no_table_causes_no_further_call() -> None:
     pmon = LimitedPmon(8, 0)
     assert pmon.read(1, 2) == {}
     assert pmon.calls == [""]
+
+
+def test_a_further_call_that_fails_costs_no_other_gpu_and_is_reported() -> None:
+    pmon = LimitedPmon(8, 4)
+    pmon.failure = CommandResult(b"", b"Unknown Error\n", exit_code=255)
+    assert set(pmon.read(1, 5)) == {1, 2, 3}
+    (failure,) = pmon.findings.failures
+    assert (failure.part, failure.detail.partition(":")[0]) == ("utilization", "pmon")

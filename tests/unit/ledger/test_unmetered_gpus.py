@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +19,7 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import as_csv, as_json
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
+from gpuledger.ledger.report.receipt.text import receipt_text
 from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport
@@ -29,6 +30,7 @@ from gpuledger.ledger.store.report_query import build_report
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess
+from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Workload
@@ -66,14 +68,16 @@ class Bench:
         seconds: int = 10,
         devices: Sequence[Device] = (OLD, NEW),
         step: float = 1.0,
+        counters: Mapping[Device, int] | None = None,
     ) -> LedgerState:
+        """`counters` are the millijoules per second of GPUs with an energy counter."""
         for _ in range(round(seconds / step)):
             self.clock.advance(step)
             readings = tuple(
                 reading(
                     card,
                     *(one for one in processes if one.device == card),
-                    values={q.POWER: watts[card]} if card in watts else {},
+                    values=self._values(card, watts, counters or {}),
                 )
                 for card in devices
             )
@@ -83,6 +87,13 @@ class Bench:
             self.state, self.seen = state, seen
             assert_exports_everything(state.energy)
         return state
+
+    def _values(
+        self, card: Device, watts: Mapping[Device, float], counters: Mapping[Device, int]
+    ) -> dict[Quantity, float]:
+        if card in counters:
+            return {q.ENERGY: int(counters[card] * self.clock.now_elapsed)}
+        return {q.POWER: watts[card]} if card in watts else {}
 
     def series(self) -> dict[str, dict[str, float]]:
         """Energy, measured energy and activity by pid."""
@@ -288,3 +299,30 @@ def test_a_receipt_and_an_explanation_name_only_gpus_that_their_row_used(bench: 
             notes = [*receipt["notes"], *explanation.notes]
             found[who] = sum("The total leaves out its energy" in note for note in notes)
     assert found == {"user:mia": 2, "user:tom": 0}
+
+
+def test_a_report_and_a_receipt_say_that_energy_was_integrated_from_power(bench: Bench) -> None:
+    """The owner was alone on the GPU, so that nothing was split."""
+    bench.run([ON_OLD, ON_NEW], {NEW: 100.0})
+    (line,) = [line for line in report_table(bench.report(), 0).splitlines() if "measured: alone" in line]
+    assert "apportioned by activity, slices or equally, or integrated from power readings; at most" in line
+    found = {}
+    for who in ("user:mia", "user:tom"):
+        with closing(History(bench.store.file)) as history:
+            within = quarters(0, 2**32 // 900 * 900)
+            receipt = read_receipt(history, who, ReceiptScope(within, ENERGY, (), "", ADVICE, history.last))
+            found[who] = "integrated from power readings" in " ".join(receipt_text(receipt).split())
+    assert found == {"user:mia": False, "user:tom": True}
+
+
+def test_a_report_and_a_receipt_of_a_counter_do_not_mention_power_readings(bench: Bench) -> None:
+    bench.run([ON_NEW], {}, counters={NEW: 100_000})
+    assert "measured: alone" in (table := report_table(bench.report(), 0))
+    assert "integrated" not in table
+    with closing(History(bench.store.file)) as history:
+        within = quarters(0, 2**32 // 900 * 900)
+        receipt = read_receipt(
+            history, "user:tom", ReceiptScope(within, ENERGY, (), "", ADVICE, history.last)
+        )
+    assert "integrated" not in receipt_text(receipt)
+    assert "measured" in receipt_text(receipt)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
+from gpuledger.ledger.energy.booking import INTEGRATED
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.money import round_decimal
@@ -273,12 +274,15 @@ def _number_notes(report: UsageReport) -> Iterator[str]:
 
 def _bar_notes(report: UsageReport, names: set[str], *, plain: bool) -> Iterator[str]:
     solid, shaded = _signs(plain=plain)
+    how = "apportioned by activity, slices or equally"
+    if any(line.methods.get(INTEGRATED) for line in report.lines):
+        how += ", or integrated from power readings"
     if report.scraped:
-        yield f"{solid} measured; {shaded} apportioned by activity, slices or equally."
+        yield f"{solid} measured; {shaded} {how}."
     if "high_kwh" in names:
         yield (
-            f"{solid} measured: alone on the GPU, the lower bound; {shaded} apportioned by activity, slices "
-            "or equally; at most: the upper bound, whatever the split."
+            f"{solid} measured: alone on the GPU, the lower bound; {shaded} {how}; "
+            "at most: the upper bound, whatever the split."
         )
 
 

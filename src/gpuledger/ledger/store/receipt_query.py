@@ -13,6 +13,7 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.host.time_zone import machine_time_zone, time_zone_name
+from gpuledger.ledger.energy.booking import INTEGRATED
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.owners import user_of
 from gpuledger.ledger.report.formats import rounded_row
@@ -69,6 +70,10 @@ _MOST_OWNERS: Final = 12
 _MOST_PROCESSES: Final = 12
 # The key of the parties that are not of the receipt.
 _OTHERS: Final[Key] = ("",)
+_ESTIMATE: Final = (
+    "Some or all of the energy is an estimate: it was integrated from power readings, because a GPU has no "
+    "energy counter or one that stood still."
+)
 _OWNER_NAMES: Final = ("kind", "namespace", "pod", "container", "unit", "user", "job")
 
 
@@ -185,7 +190,7 @@ class _ReceiptReader:
             hosts=host_rows(self._history, scope.node, begins, ends, self._is_own),
             bars=timeline.scale,
             advice=[],
-            notes=row_notes(report, row),
+            notes=[*row_notes(report, row), *([_ESTIMATE] if row.methods.get(INTEGRATED) else [])],
         )
         receipt["advice"] = advise(receipt, scope.advice)
         return receipt

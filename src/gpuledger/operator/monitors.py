@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,13 @@ from gpuledger.operator.judged_spec import (
 from gpuledger.operator.kinds import is_being_deleted, resource_version, uid_of
 from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
 from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
+from gpuledger.operator.render_context import DEFAULT_RECEIVERS
 from gpuledger.operator.rollout import ProgressDeadline
 from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import ExporterSpec
 from gpuledger.operator.status import ExporterNode, ReconcileProblem, TargetCounts
+
+log = logging.getLogger("gpuledger.operator")
 
 _DAY = 86_400.0
 _DISPLACED = "its exporters were deleted, because an older resource now runs exporters on the same nodes"
@@ -185,6 +189,10 @@ class Monitors:
                 if await self.look_up() or revision != self._revision:
                     continue
                 monitor.judgement = (generation, judged)
+                for problem in judged.problems:
+                    if problem.path.startswith(DEFAULT_RECEIVERS):
+                        # Another person than the author of the resource must correct it.
+                        log.warning("%s: %s", monitor.name, problem)
                 if judged.spec is None or judged.kept:
                     # It claims other nodes than it specifies.
                     self._wake_all()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,13 +12,15 @@ from gpuledger.host.yaml_documents import read_yaml
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.model.errors import UsageError, raise_errors
 from gpuledger.operator.program_checks import ProgramCheck, accept_every_run
-from gpuledger.operator.schema.nodes import TextNode
+from gpuledger.operator.schema.nodes import Problem, TextNode
 from gpuledger.operator.schema.pods import NAME, PULL_POLICY, PULL_SECRETS, image_node
 from gpuledger.operator.schema.scraping import EXTERNAL_LABELS, REMOTE_WRITE
 from gpuledger.operator.schema.sections import section, section_values, spec_field
 from gpuledger.operator.spec_sections import Plain
 
 _NAME: Final = TextNode(pattern=NAME, expected="a name")
+# The path of the receivers of agents without other ones, in problems.
+DEFAULT_RECEIVERS: Final = "operator.defaultRemoteWrite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,29 @@ class RenderContext:
     agent_role: str = spec_field(_NAME, "gpuledger-agent")
     agent_own_role: str = spec_field(_NAME, "gpuledger-agent-own")
     scc_role: str = spec_field(TextNode(pattern=f"{NAME}|^$", expected="a name"), "")
-    default_remote_write: tuple[Plain, ...] = spec_field(REMOTE_WRITE, ())
+    # None in place of a receiver: it is left out, because it has a problem.
+    default_remote_write: tuple[Plain | None, ...] = spec_field(REMOTE_WRITE, ())
     external_labels: Mapping[str, str] = spec_field(EXTERNAL_LABELS, {})
     check_agent: ProgramCheck = accept_every_run
     check_exporter: ProgramCheck = accept_every_run
     exporter_restarts: frozenset[str] = frozenset()
     cron_job_version: str = "batch/v1"
     gpu_nodes: tuple[str, ...] | None = None
+
+
+def without_receivers(context: RenderContext, problems: Iterable[Problem]) -> RenderContext | None:
+    """The context without the default receivers that the problems are about; None if none is left or changed.
+
+    The others keep their numbers.
+    """
+    found = (re.match(rf"{re.escape(DEFAULT_RECEIVERS)}\[(\d+)\]", problem.path) for problem in problems)
+    numbers = {int(one[1]) for one in found if one is not None}
+    kept = tuple(
+        None if index in numbers else receiver for index, receiver in enumerate(context.default_remote_write)
+    )
+    if not any(kept) or kept == context.default_remote_write:
+        return None
+    return replace(context, default_remote_write=kept)
 
 
 def read_operator_file(file: Path) -> RenderContext:

@@ -10,6 +10,7 @@ from typing import Final, Literal
 from gpuledger.kubernetes.fields import mappings_at
 from gpuledger.kubernetes.object_client import Json
 from gpuledger.model.text import clean_name
+from gpuledger.operator.render_context import DEFAULT_RECEIVERS
 from gpuledger.operator.rollout import Rollout
 
 Status = Literal["True", "False", "Unknown"]
@@ -118,7 +119,7 @@ class MonitorConditions:
     generation: int
     problem: ReconcileProblem | None = None
     ignored: tuple[str, ...] = ()
-    # A line for each problem of a target or endpoint, which is left out.
+    # A line for each problem of a target, an endpoint or a receiver of the operator, which is left out.
     left_out: tuple[str, ...] = ()
     receiver_missing: bool | None = None
     exporters: Rollout | None = None
@@ -145,8 +146,11 @@ class MonitorConditions:
     @property
     def problems(self) -> list[ReconcileProblem]:
         """The problems of the spec."""
-        left_out = ReconcileProblem("TargetsInvalid", self.left_out) if self.left_out else None
-        return [problem for problem in (self.problem, left_out) if problem is not None]
+        receivers = tuple(line for line in self.left_out if line.startswith(DEFAULT_RECEIVERS))
+        targets = tuple(line for line in self.left_out if line not in receivers)
+        left_out = {"TargetsInvalid": targets, "ReceiversInvalid": receivers}
+        found = [ReconcileProblem(reason, lines) for reason, lines in left_out.items() if lines]
+        return found if self.problem is None else [self.problem, *found]
 
     @property
     def halted(self) -> bool:

@@ -422,3 +422,27 @@ def test_a_wrong_section_costs_no_other() -> None:
         assert json.loads(status_of(after)["appliedSpec"]) == {"agent": {"replicas": 2}}
 
     run(work)
+
+
+def test_a_wrong_receiver_of_the_operator_is_named_in_status_and_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work(bench: Bench) -> None:
+        receivers = ({"url": "https://ann:hunter2@bad/write"}, {"url": "https://good/write"})
+        bench.render = lambda body, monitor: render_objects(
+            monitor, replace(context_of(body), check_agent=check_agent, default_remote_write=receivers)
+        )
+        bench.change(spec={})
+        await bench.reconcile()
+        config = bench.server.objects["/api/v1/namespaces/n/configmaps/gpumonitor-gpus-agent"]
+        assert yaml.safe_load(config["data"]["agent.yaml"])["remote_write"] == [receivers[1]]
+        degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
+        assert degraded["reason"] == "ReceiversInvalid"
+        start = "operator.defaultRemoteWrite[0].url: contains credentials, "
+        assert degraded["message"].startswith(start)
+        assert status_of(bench)["appliedSpec"] == "{}"
+        (logged,) = caplog.messages
+        assert logged.startswith(f"GpuMonitor gpus: {start}")
+        assert "hunter2" not in logged
+
+    run(work)

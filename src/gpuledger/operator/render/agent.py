@@ -27,9 +27,10 @@ from gpuledger.operator.render.pods import (
 from gpuledger.operator.render.program import restart_annotation, to_yaml
 from gpuledger.operator.render.secrets import SecretFiles
 from gpuledger.operator.render.targets import agent_targets
-from gpuledger.operator.render_context import RenderContext
+from gpuledger.operator.render_context import DEFAULT_RECEIVERS, RenderContext
 from gpuledger.operator.spec import AgentSpec
 from gpuledger.operator.spec_sections import Plain
+from gpuledger.operator.target_parts import kept_items
 
 CONFIG: Final = "/etc/gpuledger-agent"
 QUEUE: Final = "/var/lib/gpuledger-agent"
@@ -124,8 +125,16 @@ _ID_FIELDS: Final = ("runAsUser", "runAsGroup", "fsGroup")
 _RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
 
+def receivers_of(naming: Naming) -> tuple[str, list[tuple[int, Plain]]]:
+    """The receivers of the resource, else those of the operator: their path, and each with its number."""
+    agent = naming.monitor.agent
+    if agent.remote_write:
+        return f"{naming.monitor.agent_path}.remoteWrite", kept_items(agent.remote_write)
+    return DEFAULT_RECEIVERS, kept_items(naming.context.default_remote_write)
+
+
 def agent_config(naming: Naming, secrets: SecretFiles) -> Manifest:
-    """The agent's configuration; the receivers are those of the resource, else those of the operator."""
+    """The agent's configuration."""
     agent, context = naming.monitor.agent, naming.context
     targets, automatic = agent_targets(naming, secrets)
     open_agent: Manifest = {
@@ -137,16 +146,13 @@ def agent_config(naming: Naming, secrets: SecretFiles) -> Manifest:
     }
     # Unset keys are omitted: the agent's defaults apply.
     section = {key: value for key, value in open_agent.items() if value not in (None, "")}
-    receivers, path = context.default_remote_write, "operator.defaultRemoteWrite"
-    if agent.remote_write:
-        receivers, path = agent.remote_write, f"{naming.monitor.agent_path}.remoteWrite"
+    path, receivers = receivers_of(naming)
     external = {**context.external_labels, **agent.external_labels}
     return {
         "features": {"openAgent": section},
         **({"global": {"external_labels": external}} if external else {}),
         "remote_write": [
-            _receiver_config(receiver, secrets, f"{path}[{index}]")
-            for index, receiver in enumerate(receivers)
+            _receiver_config(receiver, secrets, f"{path}[{index}]") for index, receiver in receivers
         ],
     }
 

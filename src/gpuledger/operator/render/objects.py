@@ -9,7 +9,13 @@ from typing import Any, Final
 
 from gpuledger.dialects.catalogue import ONCE_DIALECTS
 from gpuledger.operator.program_checks import ProgramProblem
-from gpuledger.operator.render.agent import agent_config, agent_config_map, agent_service, stateful_set
+from gpuledger.operator.render.agent import (
+    agent_config,
+    agent_config_map,
+    agent_service,
+    receivers_of,
+    stateful_set,
+)
 from gpuledger.operator.render.cron_job import cron_job, plan_jobs
 from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
 from gpuledger.operator.render.naming import COMPONENT, Manifest, Naming
@@ -24,7 +30,7 @@ from gpuledger.operator.render.program import (
 )
 from gpuledger.operator.render.secrets import SecretFiles
 from gpuledger.operator.render.targets import own_target_name, scrapes_its_own
-from gpuledger.operator.render_context import RenderContext
+from gpuledger.operator.render_context import RenderContext, without_receivers
 from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import GpuMonitor
 from gpuledger.operator.spec_sections import PodSettings
@@ -90,22 +96,23 @@ def exporter_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
     return Problem(f"{path}.{'config' if problem.part == 'configuration' else problem.part}", problem.text)
 
 
-def agent_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
+def agent_problem(problem: ProgramProblem, naming: Naming) -> Problem:
     """The problem with the path of the agent's field, or of the operator's configuration, that causes it.
 
     The agent reports `KEY: message` with keys such as `features.openAgent.targets[0]`, or the name of a
     target or receiver instead of the key.
     """
+    monitor = naming.monitor
     path, agent = monitor.agent_path, monitor.agent
     if problem.part == "arguments":
         return Problem(f"{path}.args", problem.text)
     if problem.part == "environment":
         return _variable_problem(problem.text, agent, path, monitor)
-    receivers = f"{path}.remoteWrite" if agent.remote_write else "operator.defaultRemoteWrite"
+    receivers_path, receivers = receivers_of(naming)
     paths = {
         "features.openAgent": path,
         "global.external_labels": f"{path}.externalLabels",
-        "remote_write": receivers,
+        "remote_write": receivers_path,
     }
     location, _, message = problem.text.partition(": ")
     if found := fullmatch(r"features\.openAgent\.targets\[(\d+)\](.*)", location):
@@ -116,13 +123,14 @@ def agent_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
             if prefix == "remote_write":
                 # In the agent's configuration, receivers have the keys of Prometheus.
                 below = sub("_([a-z])", lambda letter: letter[1].upper(), below)
+                below = sub(r"^\[(\d+)\]", lambda number: f"[{receivers[int(number[1])][0]}]", below)
             return Problem(replacement + below, message)
     for index, target in kept_items(agent.targets):
         if location == target["targetName"]:
             return Problem(f"{path}.targets[{index}]", message)
-    for index, receiver in enumerate(agent.remote_write):
+    for index, receiver in receivers:
         if location == receiver.get("name"):
-            return Problem(f"{receivers}[{index}]", message)
+            return Problem(f"{receivers_path}[{index}]", message)
     return Problem(path, problem.text)
 
 
@@ -159,9 +167,9 @@ class Rendered:
 
     `objects` must exist with this content and are applied in this order. `seeds` are created if they do not
     exist; then users may edit them. `kept` are seeds that are not needed now: users may have edited them.
-    Targets with `problems` are left out; because of `refusing` ones, nothing is applied. `receiver_missing`:
-    the agent is enabled, but not deployed, because it has no receiver. `note` says what runs instead of a
-    CronJob, and why.
+    Targets, and receivers of the operator, with `problems` are left out; because of `refusing` ones, nothing
+    is applied. `receiver_missing`: the agent is enabled, but not deployed, because it has no receiver. `note`
+    says what runs instead of a CronJob, and why.
     """
 
     objects: tuple[Mapping[str, Any], ...]
@@ -230,7 +238,7 @@ def _exporter_workloads(naming: Naming) -> tuple[list[Manifest], str]:
 
 @dataclass(frozen=True, slots=True)
 class _RenderedAgent:
-    """The agent's objects, with a naming for the monitor without the targets that are left out."""
+    """The agent's objects, with a naming without the targets and receivers that are left out."""
 
     naming: Naming
     objects: tuple[Manifest, ...] = ()
@@ -248,10 +256,11 @@ def _render_agent(naming: Naming) -> _RenderedAgent:
         problems.update(dict.fromkeys(found))
         # What is left without the bad targets is checked again: targets can depend on each other.
         kept = leave_out(naming.monitor, found)
-        if kept is None:
+        receivers = without_receivers(naming.context, found)
+        if kept is None and receivers is None:
             objects = (agent_config_map(naming, config), agent_service(naming), pods)
             return _RenderedAgent(naming, objects, tuple(problems), tuple(found))
-        naming = replace(naming, monitor=kept)
+        naming = replace(naming, monitor=kept or naming.monitor, context=receivers or naming.context)
 
 
 def _belongs_to_exporters(body: Mapping[str, Any]) -> bool:
@@ -304,7 +313,7 @@ def _agent_problems(
     prints = agent.engine == "prometheus" and not unsupported
     run = agent_run(naming, _only_container(pods), config, secrets, prints=prints)
     for problem in naming.context.check_agent(run):
-        yield agent_problem(problem, monitor)
+        yield agent_problem(problem, naming)
     web = monitor.exporter.web_config
     if web is not None and web.scheme == "https" and scrapes_its_own(naming):
         yield Problem(

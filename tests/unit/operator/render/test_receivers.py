@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
-from gpuledger.operator.render.objects import render_objects
+from gpuledger.app.operator_checks import check_agent
+from gpuledger.operator.render.objects import Rendered, render_objects
 from unit.operator.support import (
     Json,
     agent_errors,
@@ -251,3 +253,78 @@ def test_problems_of_a_whatap_agent_have_its_paths() -> None:
     monitor = valid_monitor(resource)
     (problem,) = render_objects(monitor, context_of(monitor, check_agent=check_agent_config)).problems
     assert problem.path == "spec.features.openAgent.targets[0].endpoints[0].timeout"
+
+
+GOOD = {"url": "https://good/write", "name": "good"}
+OTHER = {"url": "https://other/write"}
+# Wrong receivers of the operator: what the schema of its file allows.
+WRONG_RECEIVERS: dict[str, tuple[Json, str]] = {
+    "a login in the URL": ({"url": "https://ann:hunter2@bad/write"}, ".url"),
+    "a port": ({"url": "http://bad:0/"}, ".url"),
+    "a header": ({"url": "https://header/write", "headers": {"Host": "x"}}, ".headers.Host"),
+    "a rule": (
+        {"url": "https://rule/write", "writeRelabelConfigs": [{"regex": "("}]},
+        ".writeRelabelConfigs[0].regex",
+    ),
+    "a second one of the same name": ({"url": "https://twice/write", "name": "good"}, ""),
+    "a Secret of another namespace": (
+        {
+            "url": "https://secret/write",
+            "authorization": {"credentialsSecret": {"name": "a", "key": "b", "namespace": "theirs"}},
+        },
+        ".authorization.credentialsSecret.namespace",
+    ),
+    "two sources of a certificate": (
+        {
+            "url": "https://certificate/write",
+            "tlsConfig": {"caFile": "/ca.crt", "caSecret": {"name": "a", "key": "b"}},
+        },
+        ".tlsConfig.caSecret",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["builtin", "prometheus"])
+@pytest.mark.parametrize("case", WRONG_RECEIVERS)
+def test_a_wrong_receiver_of_the_operator_costs_no_other(case: str, engine: str) -> None:
+    wrong, below = WRONG_RECEIVERS[case]
+    monitor = valid_monitor(gpu_monitor({"agent": {"engine": engine}}))
+    for receivers, number in (((GOOD, wrong, OTHER), 1), ((GOOD, OTHER, wrong), 2)):
+        context = context_of(monitor, check_agent=check_agent, default_remote_write=receivers)
+        found = render_objects(monitor, context)
+        assert not found.refused
+        path = f"operator.defaultRemoteWrite[{number}]"
+        assert found.problems[0].path == f"{path}{below}"
+        assert all(one.path.startswith(path) for one in found.problems)
+        assert receiver_urls(found) == [GOOD["url"], OTHER["url"]]
+
+
+def test_each_wrong_receiver_of_the_operator_has_its_own_number() -> None:
+    monitor = valid_monitor(gpu_monitor())
+    wrong = [one for one, _ in WRONG_RECEIVERS.values()]
+    context = context_of(monitor, check_agent=check_agent, default_remote_write=(wrong[0], GOOD, *wrong[1:]))
+    found = render_objects(monitor, context)
+    numbers = [0, *range(2, len(wrong) + 1)]
+    assert sorted(one.path for one in found.problems) == [
+        f"operator.defaultRemoteWrite[{number}]{below}"
+        for number, (_, below) in zip(numbers, WRONG_RECEIVERS.values(), strict=True)
+    ]
+    assert receiver_urls(found) == [GOOD["url"]]
+
+
+def test_without_a_good_receiver_of_the_operator_the_agent_is_refused() -> None:
+    monitor = valid_monitor(gpu_monitor())
+    wrong = [WRONG_RECEIVERS[case][0] for case in ("a login in the URL", "a header")]
+    context = context_of(monitor, check_agent=check_agent, default_remote_write=tuple(wrong))
+    found = render_objects(monitor, context)
+    assert found.refused
+    assert [one.path for one in found.problems] == [
+        "operator.defaultRemoteWrite[0].url",
+        "operator.defaultRemoteWrite[1].headers.Host",
+    ]
+
+
+def receiver_urls(found: Rendered) -> list[str]:
+    """The receivers in the agent's configuration."""
+    (text,) = [one["data"]["agent.yaml"] for one in found.objects if "agent.yaml" in one.get("data", {})]
+    return [receiver["url"] for receiver in yaml.safe_load(text)["remote_write"]]

@@ -95,7 +95,7 @@ def problem_cell(row: DeviceRow, glyphs: Glyphs) -> Line:
 
 
 def owner_cell(row: DeviceRow) -> Line:
-    """The owner of a device, each name once, and for how long it is held; else who reserved it."""
+    """The owner of a device, each name once, and its time without use so far; else who reserved it."""
     if not row.up:
         return ((row.down_reason or "does not answer", ""),)
     if not row.holds_processes:
@@ -113,7 +113,7 @@ def owner_cell(row: DeviceRow) -> Line:
         line = (("none", "dim"),) if row.state == "idle" else text_cell("")
     held = [holder.held_seconds for holder in row.present if holder.held_seconds is not None]
     if row.state == "held" and held:
-        line = (*line, (f" for {numbers.lasting(max(held))}", ""))
+        line = (*line, (f", {numbers.lasting(max(held))} idle", ""))
     return line
 
 

@@ -184,7 +184,7 @@ OWNERS = [
     ({"state": "active", "owners": [holder(container="ollama")]}, "ollama"),
     ({"state": "active", "owners": [holder(owner_kind="unknown")]}, "unknown owner"),
     ({"state": "active", "owners": [holder(user="gone", present=False)]}, "unknown owner"),
-    ({"state": "held", "owners": [holder(user="ann", held=7620.0)]}, "ann for 2h07m"),
+    ({"state": "held", "owners": [holder(user="ann", held=7620.0)]}, "ann, 2h07m idle"),
     ({"state": "held", "owners": [ANN | {"held_seconds": None}]}, "ann"),
     ({"state": "idle"}, "none"),
     ({"state": "idle", "reserved_by": "ann"}, "reserved by ann"),

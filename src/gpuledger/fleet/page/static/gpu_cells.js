@@ -14,7 +14,7 @@ export function describe(gpu) {
   if (gpu.state === "free" && !gpu.free_now) parts.push(plain(gpu.availability_reason || (gpu.reserved_by ? `reserved by ${gpu.reserved_by}` : "not available now")));
   if (gpu.problem) parts.push(plain(gpu.problem));
   const owners = gpu.owners.slice(0, OWNERS_SHOWN).map((owner) => {
-    const idle = gpu.state === "held" && owner.held_seconds >= 60 ? ` (unused for ${duration(owner.held_seconds)} so far)` : "";
+    const idle = gpu.state === "held" && owner.held_seconds >= 60 ? ` (${duration(owner.held_seconds)} unused so far)` : "";
     return plain(owner.name) + idle;
   });
   if (gpu.owners.length > OWNERS_SHOWN) owners.push(`and ${gpu.owners.length - OWNERS_SHOWN} more`);

@@ -248,6 +248,8 @@ def test_what_a_driver_reports_and_what_it_does_not(tmp_path: Path) -> None:
         (["--env", "--", "true"], "--env and a command exclude each other"),
         (["--reserve", "5m"], "--reserve needs --env, or a command after --"),
         (["--reserve", "5m", "--", "true"], "--reserve is for --env"),
+        (["--release", "all", "--env"], "--release and --env exclude each other"),
+        (["--release", "all", "--", "true"], "--release and a command exclude each other"),
         (["--everybody"], "--everybody needs --release"),
         (["train.py"], "free takes no argument 'train.py'"),
         (["--memory", "much"], "expected a size such as"),

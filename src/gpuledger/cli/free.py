@@ -125,6 +125,9 @@ def _check_flags(settings: FreeSettings, flags: Collection[str], command: Sequen
     is_listing = not settings.env and command is None and not settings.release
     if "top.fleet" in flags and not is_listing:
         raise UsageError("--fleet shows the GPUs of all nodes; take one on its node: ssh NODE gpuledger free")
+    if settings.release and (settings.env or command is not None):
+        other = "--env" if settings.env else "a command"
+        raise UsageError(f"--release and {other} exclude each other: release first, then take")
     if settings.everybody and not settings.release:
         raise UsageError("--everybody needs --release")
 

@@ -216,6 +216,17 @@ def files(values: Values | None = None, **options: Any) -> dict[str, str]:
     return dict(_rendered(*_rendering(values, **options)))
 
 
+def problems(values: Values) -> str:
+    """The error with which Helm refuses these values; empty if it renders them."""
+    from helm_python import HelmError
+
+    try:
+        files(values)
+    except HelmError as error:
+        return str(error)
+    return ""
+
+
 def render(values: Values | None = None, **options: Any) -> list[Manifest]:
     """All rendered objects."""
     return list(pickle.loads(_parsed(*_rendering(values, **options))))

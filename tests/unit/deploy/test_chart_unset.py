@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import CHART, files, main_container, of_kind, pod_spec, render
-from unit.deploy.test_chart_values import old_chart, problems
+from chart import CHART, files, main_container, of_kind, pod_spec, problems, render
+from unit.deploy.test_chart_values import old_chart
 
 UNSET = yaml.safe_load((CHART / "files/unset.yaml").read_text(encoding="utf-8"))
 # Enables all that reads values.

@@ -243,7 +243,8 @@ def _notes(found: NodeExports, picture: FleetPicture, requested: RequestedRange)
     if len(found.missing) > _NAMED:
         yield f"{len(found.missing) - _NAMED} more nodes are not in this report."
     for error in picture.list_errors:
-        yield f"A list of nodes cannot be read, so that nodes can be missing: {error}."
+        # The fleet gives only the message: the list cannot be read, or some of its entries are wrong.
+        yield f"Nodes can be missing, because a list of nodes or some of its entries cannot be read: {error}."
     if found.empty:
         more = f" and {len(found.empty) - _NAMED} more" if len(found.empty) > _NAMED else ""
         yield f"Nothing was watched in this range on {', '.join(found.empty[:_NAMED])}{more}."

@@ -219,11 +219,14 @@ def test_an_archive_without_a_table_is_a_missing_node(lab: Lab, tmp_path: Path) 
     assert "gpu_time.csv is missing" in note
 
 
-def test_lists_that_cannot_be_read_are_named(lab: Lab) -> None:
-    lab.lists = [{"error": "no such file"}]
-    assert notes(lab.report()) == [
-        "A list of nodes cannot be read, so that nodes can be missing: no such file."
-    ]
+@pytest.mark.parametrize(
+    "error",
+    ["cannot read the list of nodes /etc/nodes: no such file", "nodes, line 3: expected a port, not 'x'"],
+)
+def test_lists_that_cannot_be_read_as_a_whole_or_in_part_are_named(lab: Lab, error: str) -> None:
+    lab.lists = [{"error": error}]
+    start = "Nodes can be missing, because a list of nodes or some of its entries cannot be read"
+    assert notes(lab.report()) == [f"{start}: {error}."]
 
 
 def test_without_any_row_the_reason_is_an_error(lab: Lab) -> None:

@@ -175,7 +175,7 @@ class QuantityReader:
         self._links.take_fields(batch_code, plan.links or (), unpacked[len(plan.fields) :])
         for field, entry in zip(plan.fields, unpacked, strict=False):
             *_, value_type, field_code, raw = entry
-            if not self._needs(recorder, field):
+            if field.replaced_by is not None and self._is_replaced(recorder, field):
                 continue
             if field.value_type is not None:
                 value_type = field.value_type
@@ -195,15 +195,15 @@ class QuantityReader:
             else:
                 self._recover(recorder, field, code)
 
-    def _needs(self, recorder: ValueRecorder, field: FieldQuery) -> bool:
-        """Return False for a field that a later one replaced on this Device; do not query it again."""
+    def _is_replaced(self, recorder: ValueRecorder, field: FieldQuery) -> bool:
+        """Whether the Device has, or may have, the later field; if it has, do not query this one again."""
         state = recorder.state
-        if field.replaced_by is None or field.replaced_by in state.missing_fields:
-            return True
+        if field.replaced_by in state.missing_fields:
+            return False
         if field.quantity in recorder.values:
             state.missing_fields.add(field.field_id)
             state.plans.clear()
-        return False
+        return True
 
     def _use_fallback(self, recorder: ValueRecorder, field: FieldQuery) -> None:
         """Remember that the Device lacks the field id, and use the fallback call from now on."""

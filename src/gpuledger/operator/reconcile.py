@@ -182,20 +182,21 @@ class Reconciler:
 
         Returns the seconds until the whole spec is tried again.
         """
-        refused = [problem]
+        refused, untouched = [problem], set[str]()
         # Displaced exporters must not be kept.
         while not decision.displaced:
             judged = await self.monitors.judge_refused(monitor, refused)
             if judged.spec is None or judged.spec.rendered is None:
                 break
             try:
-                pause = await self._converge(monitor, judged.spec.rendered)
+                pause = await self._converge(monitor, judged.spec.rendered.without_changes_of(untouched))
             except ObjectRejected as another:
                 problem = _refused_section(judged.spec, another)
                 if problem.path in {one.path for one in refused}:
-                    # The section is refused as it was applied last, too.
-                    break
-                refused.append(problem)
+                    # As it was applied last, the section is refused, too: by a new policy or server.
+                    untouched.add(another.component)
+                else:
+                    refused.append(problem)
                 continue
             # Without another problem of the spec, targets that are left out are reported separately.
             problems = refused if decision.problem is None else judged.problems

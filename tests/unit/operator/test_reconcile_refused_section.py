@@ -222,3 +222,32 @@ def test_an_agent_that_would_scrape_the_exporters_of_others_is_not_deployed() ->
         assert degraded(bench)["message"].startswith("spec.exporter: DaemonSet n/")
 
     asyncio.run(work())
+
+
+def test_a_section_that_a_new_policy_refuses_as_it_runs_costs_no_other() -> None:
+    """A new operator sends what runs as a dry run; then the exporters are neither changed nor deleted."""
+
+    async def work() -> None:
+        policies: list[str] = []
+
+        def deny(body: Json) -> str:
+            return "".join(policies) if body["kind"] == "DaemonSet" else ""
+
+        first = await reconciled(sections({"port": 9500}, {}), server=Statuses(deny))
+        exporters = {path for path in first.server.objects if path.endswith("exporter")}
+        exporter = first.server.objects[EXPORTER]
+        policies.append("no exporters here")
+        for replicas in (2, 3):
+            after = Bench(first.server)
+            await after.list_objects()
+            after.change(spec=sections({"port": 9500}, {"replicas": replicas}))
+            await after.reconcile()
+            assert exporters <= after.server.objects.keys()
+            assert after.server.objects[EXPORTER] == exporter
+            assert after.server.objects[AGENT]["spec"]["replicas"] == replicas
+            message = degraded(after)["message"]
+            assert message.startswith("spec.exporter: DaemonSet n/gpumonitor-gpus-exporter is refused")
+            assert message.endswith("; spec.exporter is kept as it was applied last")
+            assert applied_spec(after) == sections({"port": 9500}, {"replicas": replicas})
+
+    asyncio.run(work())

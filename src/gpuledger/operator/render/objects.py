@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from re import fullmatch, sub
 from typing import Any, Final
@@ -189,9 +189,19 @@ class Rendered:
         """A copy without the objects of the exporters; the agent keeps scraping its other targets."""
         return replace(
             self,
-            objects=tuple(body for body in self.objects if not _belongs_to_exporters(body)),
+            objects=tuple(body for body in self.objects if _component_of(body) != "exporter"),
             seeds=(),
             kept=(*self.kept, *self.seeds),
+        )
+
+    def without_changes_of(self, components: Collection[str]) -> Rendered:
+        """A copy that neither creates, changes nor deletes the objects of these components."""
+        left = [body for body in (*self.objects, *self.seeds) if _component_of(body) in components]
+        return replace(
+            self,
+            objects=tuple(body for body in self.objects if _component_of(body) not in components),
+            seeds=tuple(body for body in self.seeds if _component_of(body) not in components),
+            kept=(*self.kept, *left),
         )
 
 
@@ -263,8 +273,8 @@ def _render_agent(naming: Naming) -> _RenderedAgent:
         naming = replace(naming, monitor=kept or naming.monitor, context=receivers or naming.context)
 
 
-def _belongs_to_exporters(body: Mapping[str, Any]) -> bool:
-    return bool(body["metadata"]["labels"][COMPONENT] == "exporter")
+def _component_of(body: Mapping[str, Any]) -> str:
+    return str(body["metadata"]["labels"][COMPONENT])
 
 
 def _exporter_problems(naming: Naming, pods: Manifest) -> Iterator[Problem]:

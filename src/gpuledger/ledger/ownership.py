@@ -43,11 +43,12 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
 def _has_lost_name(before: Workload, now: Workload) -> bool:
     """Whether the newer owner is the same one without a name.
 
-    The ids are those in the cgroup: a name brings the UID of a static pod, or of the pod around a pod. The
-    store does not keep the ids of what runs inside an owner.
+    They are also compared by the ids in the cgroup: with its name, a static pod has another UID, and a pod
+    inside a pod has that of the outer one.
     """
     if now.missing in PENDING_NAMES or now.missing == "container_unnamed":
         is_same = _same(before, now) or (before.ids == now.ids and any(now.ids))
+        # After a restart, the ids of what runs inside an owner are not known.
         return is_same or before.missing == "inner_name"
     return now.has_sluid and before.kind == now.kind and not before.has_sluid
 
@@ -98,8 +99,9 @@ class Ownership:
         return False
 
     def _has_better_name(self, found: Workload) -> bool:
-        """Whether the owner is the frozen one, of which more is known: the name of its user, so far a number,
-        or the number of its job, so far a SLUID.
+        """Whether a lookup found the frozen owner with a better name.
+
+        That is the name of its user in place of a number, or the number of its job in place of a SLUID.
         """
         owner = self.owner
         if owner is None or owner is found or owner.unit != found.unit or not _same(owner, found):

@@ -99,9 +99,10 @@ class CgroupUsageReader:
 
 
 def _find_named(found: CgroupOwner, owner: Workload) -> CgroupOwner | None:
-    """What a cgroup names of the owner of its process: the innermost, or one around it; None without one.
+    """The part of a cgroup's path that names the owner of its process, the innermost first; None without one.
 
-    A static pod is named by a hash, and a Slurm job can be by a SLUID: these have no second name to compare.
+    A hash of a static pod and a SLUID of a Slurm job cannot be compared with the owner: they count if no other
+    part names it.
     """
     levels = [found]
     while (outer := levels[-1].outer) is not None:

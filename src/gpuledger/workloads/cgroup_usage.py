@@ -101,8 +101,8 @@ class CgroupUsageReader:
 def _find_named(found: CgroupOwner, owner: Workload) -> CgroupOwner | None:
     """The part of a cgroup's path that names the owner of its process, the innermost first; None without one.
 
-    A hash of a static pod and a SLUID of a Slurm job cannot be compared with the owner: they count if no other
-    part names it.
+    The hash of a static pod and the SLUID of a Slurm job cannot be compared with the owner: they count if no
+    other part names it.
     """
     levels = [found]
     while (outer := levels[-1].outer) is not None:

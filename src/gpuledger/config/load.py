@@ -137,5 +137,9 @@ def _flat(
                 raise UsageError(f"{file}: {key}: expected a mapping of settings")
             yield from _flat(value or {}, key + ".", file, settings)
         else:
-            error = unknown_name_error("key", key, [*settings, *sections])
+            # The section that the key is in is no help.
+            near = [each for each in (*settings, *sections) if not key.startswith(f"{each}.")]
+            section = key.rpartition(".")[0]
+            own = ", ".join(sorted(each for each in settings if section and each.startswith(f"{section}.")))
+            error = unknown_name_error("key", key, near, otherwise=f"valid: {own}" if own else "")
             raise UsageError(f"{file}: {error}")

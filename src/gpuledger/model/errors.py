@@ -85,8 +85,14 @@ def unknown_name_error(
 
 
 def suggest_name(given: str, valid: Iterable[str], place: str = "", otherwise: str = "") -> str:
-    """Suggests the most similar valid name. Without one returns `otherwise`, or a list of the valid names."""
+    """Suggests the most similar valid name. Without one returns `otherwise`, or a list of the valid names.
+
+    A name that `given` has in a section (`pue`, `price.pue`) is more similar than any other.
+    """
     names = sorted(valid)
+    for name in names:
+        if given.lower().endswith(f".{name.lower().lstrip('-')}"):
+            return f"did you mean '{place}{name}'?"
     nearest = max(names, key=lambda name: _similarity(given, name), default="")
     if _similarity(given, nearest) >= _SIMILAR:
         return f"did you mean '{place}{nearest}'?"

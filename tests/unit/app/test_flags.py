@@ -88,6 +88,7 @@ def test_each_group_of_settings_is_declared_once_for_existing_commands() -> None
     [
         ("--intervall", "did you mean '--interval'?"),
         ("--sorce=nvml", "did you mean '--source'?"),
+        ("--price.pue", "did you mean '--pue'?"),
         ("--price.khw", "did you mean '--price.kwh'?"),
         ("--loglevel", "did you mean '--log-level'?"),
         ("--listen", "did you mean '--listen-address'?"),

@@ -73,7 +73,7 @@ INVALID: dict[str, tuple[Json, str]] = {
     "an invalid entry of a price list": (
         exporter(config={"price": {"gpu_hour": [{"gpu": "*H100*", "price": 2.4}, {"price": -1}]}}),
         "spec.exporter.config: price.gpu_hour: entry 2 (price -1): price: expected a price of one "
-        "GPU-hour, such as 1.20, not -1",
+        "GPU-hour of at least 0 and below 1000000000, such as 1.20, not -1",
     ),
     "an unknown dialect in a variable": (
         exporter(env=variables(GPULEDGER_DIALECT="prose")),

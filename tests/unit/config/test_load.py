@@ -100,12 +100,22 @@ def test_a_variable_and_a_flag_take_a_list_as_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("price: {kwh: -1}", "price.kwh: expected a price of one kilowatt-hour, such as 0.32, not '-1'"),
+        (
+            "price: {kwh: -1}",
+            "price.kwh: expected a price of one kilowatt-hour of at least 0 and below 1000000000, such as 0.32, "
+            "not '-1'",
+        ),
+        ("price: {kwh: 1e9}", "of at least 0 and below 1000000000, such as 0.32, not '1e9'"),
+        (
+            "price: {gpu_hour: 2000000000}",
+            "of at least 0 and below 1000000000, such as 1.20, not '2000000000'",
+        ),
         ("price: {kwh: 1:30}", "price.kwh: expected a price of one kilowatt-hour"),
         ("price: {kwh: .inf}", "price.kwh: expected a price of one kilowatt-hour"),
         (
             "price: {kwh: {price: 1}}",
-            "price.kwh: expected a price of one kilowatt-hour, such as 0.32, or a list",
+            "price.kwh: expected a price of one kilowatt-hour of at least 0 and below 1000000000, such as 0.32, "
+            "or a list",
         ),
         ("price: {gpu_hour: [{price: 1}, {price: x}]}", "price.gpu_hour: entry 2 (price x): price: expected"),
         ("price: {gpu_hour: [{price: 1, from: 2026-02-30}]}", "from: 2026-02-30 is not in the calendar"),
@@ -122,11 +132,30 @@ def test_an_invalid_price_is_one_line_that_names_the_place(tmp_path: Path, text:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("price: {pue: 1.5}", "unknown key 'price.pue'; did you mean 'pue'?"),
+        ("price.pue: 1.5", "unknown key 'price.pue'; did you mean 'pue'?"),
+        ("price: {khw: 1}", "unknown key 'price.khw'; did you mean 'price.kwh'?"),
+        ("prize: {kwh: 1}", "unknown key 'prize'; did you mean 'price'?"),
+        # Not the section that the key is in.
+        ("price: {foo: 1}", "unknown key 'price.foo'; valid: price.basis, price.currency, price.gpu_hour, "),
+        ("price.foo: 1", "unknown key 'price.foo'; valid: price.basis, price.currency, price.gpu_hour, "),
+    ],
+)
+def test_an_unknown_key_names_the_right_one(tmp_path: Path, text: str, advice: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load(tmp_path, text)
+    assert advice in str(error.value)
+
+
 def test_an_invalid_entry_is_named_without_the_rest_of_the_list(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         load(tmp_path, "", price__kwh='[{"price": 1}, {"price": -1}]')
     assert str(error.value) == (
-        "--price.kwh: entry 2 (price -1): price: expected a price of one kilowatt-hour, such as 0.32, not -1"
+        "--price.kwh: entry 2 (price -1): price: expected a price of one kilowatt-hour of at least 0 and below "
+        "1000000000, such as 0.32, not -1"
     )
 
 

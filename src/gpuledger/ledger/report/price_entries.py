@@ -123,10 +123,17 @@ class RateKind(NamedTuple):
 
 
 GPU_HOUR: Final = RateKind(
-    Decimal(0), _MOST, "expected a price of one GPU-hour, such as 1.20", ("price",), by_gpu=True
+    Decimal(0),
+    _MOST,
+    f"expected a price of one GPU-hour of at least 0 and below {_MOST}, such as 1.20",
+    ("price",),
+    by_gpu=True,
 )
 KWH: Final = RateKind(
-    Decimal(0), _MOST, "expected a price of one kilowatt-hour, such as 0.32", ("price", "value")
+    Decimal(0),
+    _MOST,
+    f"expected a price of one kilowatt-hour of at least 0 and below {_MOST}, such as 0.32",
+    ("price", "value"),
 )
 PUE: Final = RateKind(
     Decimal(1),

@@ -42,9 +42,11 @@ def token_columns(prices: Prices) -> Iterator[ReportColumn]:
     yield _ratio("joules_per_token", "J/token", _joules, every, 4, metered=True)
     yield _ratio("joules_per_request", "J/request", _joules, requests, 4, metered=True, people=False)
     yield _ratio("measured_joules_per_output_token", "", _measured, output, 4, metered=True, people=False)
-    yield _ratio("high_joules_per_output_token", "", _high, output, 4, metered=True, people=False)
-    yield _column("bound_joules_per_output_token", "", _bound_of(_output), 9, 4, metered=True, people=False)
-    yield _column("bound_joules_per_token", "", _bound_of(_every), 9, 4, metered=True, people=False)
+    yield _ratio(
+        "high_joules_per_output_token", "", _high, output, 4, metered=True, people=False, upper_bound=True
+    )
+    for name, count in (("bound_joules_per_output_token", _output), ("bound_joules_per_token", _every)):
+        yield _column(name, "", _bound_of(count), 9, 4, metered=True, people=False, upper_bound=True)
     if prices.any_price:
         currency = f" {prices.currency}".rstrip()
         yield _cost("cost_per_million_output_tokens", f"cost/M output{currency}", output, prices)
@@ -86,8 +88,19 @@ def _column(
     *,
     metered: bool = False,
     people: bool = True,
+    upper_bound: bool = False,
 ) -> ReportColumn:
-    return ReportColumn(name, heading, digits, shown, amount, metered=metered, people=people, additive=False)
+    return ReportColumn(
+        name,
+        heading,
+        digits,
+        shown,
+        amount,
+        metered=metered,
+        people=people,
+        additive=False,
+        upper_bound=upper_bound,
+    )
 
 
 def _count(
@@ -123,13 +136,14 @@ def _ratio(
     *,
     metered: bool = False,
     people: bool = True,
+    upper_bound: bool = False,
 ) -> ReportColumn:
     def amount(line: ReportLine) -> Fraction | None:
         tokens = None if line.tokens is None else count(line.tokens)
         used = energy(line)
         return Fraction(used) / tokens if tokens and used is not None else None
 
-    return _column(name, heading, amount, 9, shown, metered=metered, people=people)
+    return _column(name, heading, amount, 9, shown, metered=metered, people=people, upper_bound=upper_bound)
 
 
 def _cost(

@@ -123,3 +123,9 @@ def test_sums_leave_out_what_a_row_does_not_know() -> None:
     assert found == TokenCounts(PODS, input=5, output=7, cached=1)
     assert found is not None
     assert found.all == 12
+
+
+def test_every_bound_is_whole_or_rounded_up() -> None:
+    bounds = [one for name, one in COLUMNS.items() if name.startswith(("bound_", "high_"))]
+    assert len(bounds) == 7
+    assert all(one.upper_bound or one.digits == 0 for one in bounds)

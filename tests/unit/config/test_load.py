@@ -102,8 +102,8 @@ def test_a_variable_and_a_flag_take_a_list_as_json(tmp_path: Path) -> None:
     [
         (
             "price: {kwh: -1}",
-            "price.kwh: expected a price of one kilowatt-hour of at least 0 and below 1000000000, such as 0.32, "
-            "not '-1'",
+            "price.kwh: expected a price of one kilowatt-hour of at least 0 and below 1000000000, such as "
+            "0.32, not '-1'",
         ),
         ("price: {kwh: 1e9}", "of at least 0 and below 1000000000, such as 0.32, not '1e9'"),
         (
@@ -114,8 +114,8 @@ def test_a_variable_and_a_flag_take_a_list_as_json(tmp_path: Path) -> None:
         ("price: {kwh: .inf}", "price.kwh: expected a price of one kilowatt-hour"),
         (
             "price: {kwh: {price: 1}}",
-            "price.kwh: expected a price of one kilowatt-hour of at least 0 and below 1000000000, such as 0.32, "
-            "or a list",
+            "price.kwh: expected a price of one kilowatt-hour of at least 0 and below 1000000000, such as "
+            "0.32, or a list",
         ),
         ("price: {gpu_hour: [{price: 1}, {price: x}]}", "price.gpu_hour: entry 2 (price x): price: expected"),
         ("price: {gpu_hour: [{price: 1, from: 2026-02-30}]}", "from: 2026-02-30 is not in the calendar"),
@@ -154,8 +154,8 @@ def test_an_invalid_entry_is_named_without_the_rest_of_the_list(tmp_path: Path) 
     with pytest.raises(UsageError) as error:
         load(tmp_path, "", price__kwh='[{"price": 1}, {"price": -1}]')
     assert str(error.value) == (
-        "--price.kwh: entry 2 (price -1): price: expected a price of one kilowatt-hour of at least 0 and below "
-        "1000000000, such as 0.32, not -1"
+        "--price.kwh: entry 2 (price -1): price: expected a price of one kilowatt-hour of at least 0 and "
+        "below 1000000000, such as 0.32, not -1"
     )
 
 

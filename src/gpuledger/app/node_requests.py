@@ -148,10 +148,19 @@ _LOCAL: Final = (NodeUrlSettings, ControlSettings, StoreSettings)
 
 
 def print_answer(answer: Mapping[str, Any], access: NodeUrlSettings) -> None:
-    """Write the text of an answer to stdout, and the user of its rows to stderr."""
+    """Write the text of an answer to stdout, and the user of its rows to stderr.
+
+    Raises GpuledgerError for an answer without a text: of another version, or of another program.
+    """
     user, where = answer.get("user"), access.url or "gpuledger serve"
+    text, notes = answer.get("text"), answer.get("notes") or []
+    if not isinstance(text, str) or not isinstance(notes, list):
+        raise GpuledgerError(
+            f"{where} sends no text for this command, as another version or another program: "
+            "run the same version of gpuledger there and here"
+        )
     if user and not access.url:
         sys.stderr.write(f"rows that {user} may read, from {where}\n")
-    for note in answer.get("notes", ()):
+    for note in notes:
         sys.stderr.write(f"{note}\n")
-    sys.stdout.write(str(answer["text"]))
+    sys.stdout.write(text)

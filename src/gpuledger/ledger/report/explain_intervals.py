@@ -22,7 +22,8 @@ from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 _REASONS = {
     MEASURED: "alone on the whole GPU, so it gets all of the counter's energy",
-    INTEGRATED: "the GPU has no energy counter or a frozen one: its power was integrated",
+    INTEGRATED: "the GPU has no energy counter, or one that stood still or could not be read: its power was "
+    "integrated",
     SLICES: "MIG: the driver reports no utilization per process; split by the instances' multiprocessors",
     ENGINE_TIME: "split by the engine time of the kernel's clients, which includes waiting for a busy engine",
     OCCUPANCY: "ROCm reports no engine time: split by the compute units in use at each reading",

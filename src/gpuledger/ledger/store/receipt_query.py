@@ -72,7 +72,7 @@ _MOST_PROCESSES: Final = 12
 _OTHERS: Final[Key] = ("",)
 _ESTIMATE: Final = (
     "Some or all of the energy is an estimate: it was integrated from power readings, because a GPU has no "
-    "energy counter or one that stood still."
+    "energy counter, or one that stood still or could not be read."
 )
 _OWNER_NAMES: Final = ("kind", "namespace", "pod", "container", "unit", "user", "job")
 

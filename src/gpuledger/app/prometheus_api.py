@@ -35,6 +35,12 @@ _START = "start it there, or correct the URL of --prometheus"
 _CORRECT_URL = "correct the URL of --prometheus"
 _CHECK_LOAD = "check its load, or query a shorter range"
 _CHECK_LOG = "check its log, and that of a proxy in between"
+_REPEAT = "repeat it when its stores are back: amounts would be too low"
+# HTTP statuses of servers that have no answer now.
+_TOO_MANY, _SERVER_ERROR = 429, 500
+# Warnings about the query, and of Thanos about a time for which it has no store. All others say that an
+# answer lacks data: Thanos and remote read send them in place of an error.
+_HARMLESS = ("PromQL ", "No StoreAPIs matched")
 # Exceptions raised while parsing a body that is not a response of the API.
 _NOT_PROMETHEUS = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, EOFError, RecursionError),
@@ -228,9 +234,16 @@ class PrometheusClient:
         try:
             answer = json.loads(self._decompress(body) if headers.get("Content-Encoding") == "gzip" else body)
             if answer["status"] == "success":
-                return [parse_row(row) for row in answer["data"]["result"]]
+                missing = _missing_part(answer)
+                rows = [parse_row(row) for row in answer["data"]["result"]]
+                if missing:
+                    raise self._failed(f"has only a part of the data: {to_short_line(missing)}", _REPEAT)
+                return rows
             reason = f"{answer.get('errorType', 'error')}: {answer['error']}"
         except _NOT_PROMETHEUS:
+            if status == _TOO_MANY or status >= _SERVER_ERROR:
+                # Of Prometheus while it starts, or of a proxy before it.
+                raise self._failed(f"answers {status}", f"try again later, and {_CHECK_LOG}") from None
             raise GpuledgerError(
                 f"{self.url} is not a Prometheus: its answer ({status}) to /api/v1/query is malformed; "
                 f"{_CORRECT_URL}"
@@ -238,6 +251,12 @@ class PrometheusClient:
         # The only part of a query that a user writes.
         remedy = "check --prometheus.match and --tokens.match" if "parse error" in reason else _CHECK_LOG
         raise self._failed(f"rejects the query: {to_short_line(reason)}", remedy)
+
+
+def _missing_part(answer: Any) -> str:
+    """Why a successful answer lacks data; empty if it does not. VictoriaMetrics says `isPartial`."""
+    found = [str(one) for one in answer.get("warnings") or () if not str(one).startswith(_HARMLESS)]
+    return found[0] if found else "isPartial" if answer.get("isPartial") is True else ""
 
 
 def _header(text: str) -> tuple[str, str]:

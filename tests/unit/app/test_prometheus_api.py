@@ -116,6 +116,11 @@ def test_credentials_from_url_or_header_are_sent_but_in_no_error() -> None:
     [
         (b"<html>hello</html>", 200, {}, "is not a Prometheus: its answer (200)"),
         (b"not found", 404, {}, "is not a Prometheus: its answer (404)"),
+        # Prometheus while it starts, and proxies without one.
+        (b"Service Unavailable", 503, {}, "answers 503; try again later"),
+        (b"<html>Bad Gateway</html>", 502, {}, "answers 502; try again later"),
+        (b"", 429, {}, "answers 429; try again later"),
+        (b"{}", 500, {}, "answers 500; try again later"),
         (b"[]", 200, {}, "is not a Prometheus"),
         (b"\x1f\x8b broken", 200, {"Content-Encoding": "gzip"}, "is not a Prometheus"),
         (
@@ -159,6 +164,45 @@ def test_every_invalid_response_is_a_one_line_error(
     assert split_remedy(failed.value)[1]
     assert "\n" not in str(failed.value)
     assert len(str(failed.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"isPartial": True}, "isPartial"),
+        (
+            {"warnings": ["receive series from Addr: 10.0.0.1\nrpc error"]},
+            "receive series from Addr: 10.0.0.1",
+        ),
+        (
+            {"warnings": ["PromQL info: metric might not be a counter", "remote_read: 503"]},
+            "remote_read: 503",
+        ),
+    ],
+)
+def test_an_answer_with_a_part_of_the_data_is_an_error(more: dict[str, Any], words: str) -> None:
+    """Thanos, VictoriaMetrics and remote read answer so while a store is away: a bill would be too low."""
+    with serving({**VECTOR, **more}) as real, pytest.raises(GpuledgerError) as failed:
+        PrometheusClient(real.url).query_vector("up", 0)
+    assert f"has only a part of the data: {words}" in str(failed.value)
+    assert "\n" not in str(failed.value)
+    assert split_remedy(failed.value)[1]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"isPartial": False},
+        {"warnings": None},
+        {"warnings": []},
+        {"warnings": ["PromQL info: metric might not be a counter: tgi_request_success"]},
+        {"warnings": ["No StoreAPIs matched for this query"]},
+        {"infos": ["PromQL info: metric might not be a counter"]},
+    ],
+)
+def test_remarks_on_a_query_are_no_lack_of_data(more: dict[str, Any]) -> None:
+    with serving({**VECTOR, **more}) as real:
+        assert PrometheusClient(real.url).query_vector("up", 0) == [({"a": "b"}, 2.5)]
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300"])

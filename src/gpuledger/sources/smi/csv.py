@@ -174,7 +174,8 @@ def _rows(
             return
         unreadable += 1
         bare = line.rstrip("\r")
-        if not bare.strip():
+        # A warning beside the rows, such as that the infoROM is corrupted, is reported with the exit code.
+        if not bare.strip() or bare.lstrip().lower().startswith("warning:"):
             continue
         if found := parse_problem(bare):
             problems.append(found)

@@ -180,6 +180,10 @@ def _add_row(
     usage: PmonUsage,
     findings: SourceFindings,
 ) -> None:
+    by_title = dict(zip(titles, words, strict=False))
+    if not any(_BARE_NUMBER.fullmatch(by_title.get(title, "")) for title in ("gpu", "pid")):
+        # No row, but a message beside them, such as that the infoROM is corrupted. The exit code reports it.
+        return
     has_command = titles[-1] == "command"
     if len(words) < len(titles) or (not has_command and len(words) > len(titles)):
         findings.reject("a row of nvidia-smi pmon", " ".join(words))

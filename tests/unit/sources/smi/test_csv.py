@@ -34,6 +34,20 @@ def test_xml_and_csv_of_the_same_machine_agree(folder: str, only_in_xml: set[q.Q
     assert (csv.invalid, csv.failures) == (0, ())
 
 
+@pytest.mark.parametrize("query", ["query_gpu", "query_compute_apps", "pmon"])
+def test_a_warning_behind_the_rows_is_reported_once_and_is_no_invalid_value(query: str) -> None:
+    file = {"query_gpu": "query-gpu.csv", "query_compute_apps": "query-compute-apps.csv"}.get(query, query)
+    warning = "WARNING: infoROM is corrupted at gpu 0000:01:00.0"
+    printed = f"{fixture(f'cards/{file}')}{warning}\n"
+    snapshot = read("cards", xml=None, **{query: CommandResult(printed.encode(), exit_code=14)})
+    assert snapshot.invalid == 0
+    (failure,) = snapshot.failures
+    assert failure.reason == "exit_14"
+    assert warning in failure.detail
+    plain = read("cards", xml=None)
+    assert [each.values for each in snapshot.readings] == [each.values for each in plain.readings]
+
+
 def test_without_the_text_report_the_csv_lists_compute_processes() -> None:
     snapshot = read("cards", xml=None, report=None)
     assert processes(snapshot) == {

@@ -73,6 +73,36 @@ def test_a_short_row_is_dropped_and_the_others_are_kept() -> None:
     assert findings.invalid == 1
 
 
+MESSAGES = (
+    "WARNING: infoROM is corrupted at gpu 0000:17:00.0",
+    "WARNING: infoROM is corrupted",
+    "GPU 0000:01:00.0: GPU requires reset",
+    "Unable to determine the device handle for GPU 0000:0B:00.0: Unknown Error",
+    "Failed to initialize NVML: Unknown Error",
+    "Not supported on the device(s)",
+)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_beside_the_rows_is_no_invalid_value(message: str, place: int) -> None:
+    title, units, *_ = HEADS["560"]
+    rows = [" 0 8 C 6 0 - - - - x", " 1 9 C 7 0 - - - - y"]
+    rows.insert(place, message)
+    findings = SourceFindings()
+    sample = parse_pmon("\n".join((title, units, *rows, "")), findings)
+    assert sample == {(0, 8): Usage(sm=0.06, memory=0.0), (1, 9): Usage(sm=0.07, memory=0.0)}
+    assert findings.invalid == 0
+
+
+@pytest.mark.parametrize("row", [" 0 99999999999 C 5 0 - - - - x", " 0 7"])
+def test_a_garbled_row_is_an_invalid_value(row: str) -> None:
+    title, units, *_ = HEADS["560"]
+    findings = SourceFindings()
+    assert parse_pmon(f"{title}\n{units}\n{row}\n", findings) == {}
+    assert findings.invalid == 1
+
+
 @pytest.mark.parametrize("text", ["", "Not supported on the device(s)\n", "# nonsense\n 0 1 C 5\n"])
 def test_output_that_is_not_a_table_has_no_usage(text: str) -> None:
     sample = parse_pmon(text, SourceFindings())

@@ -36,6 +36,7 @@ from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Workload
 from gpuledger.web.api.snapshot import build_snapshot
 from ledger_helpers import SETTINGS, UNIX, assert_exports_everything, open_store
+from money_helpers import prices
 from report_helpers import folded, quarters, same
 
 OLD, NEW = gpu(0, name="GTX 1050 Ti"), gpu(1, name="A100")
@@ -326,3 +327,38 @@ def test_a_report_and_a_receipt_of_a_counter_do_not_mention_power_readings(bench
         )
     assert "integrated" not in receipt_text(receipt)
     assert "measured" in receipt_text(receipt)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mia", "tom"),
+    [
+        ({"gpu_hour": [{"gpu": "*A100*", "price": 2}]}, ["GTX"], []),
+        ({"gpu_hour": [{"gpu": "*GTX*", "price": 2}]}, [], ["A100"]),
+        # Each names only the model of the GPU in the row.
+        ({"gpu_hour": [{"gpu": "*H100*", "price": 2}]}, ["GTX"], ["A100"]),
+        ({"gpu_hour": 2}, [], []),
+        ({"gpu_hour": [{"price": 2, "until": "2023-01-01"}]}, ["GTX"], ["A100"]),
+        # Only tom's energy is known.
+        ({"kwh": [{"node": "n2", "price": 1}]}, [], ["energy"]),
+        (
+            {"kwh": [{"node": "n2", "price": 1}], "gpu_hour": [{"gpu": "*A100*", "price": 2}]},
+            ["GTX"],
+            ["energy"],
+        ),
+    ],
+)
+def test_a_receipt_and_an_explanation_name_only_unpriced_gpus_that_their_row_used(
+    bench: Bench, settings: dict[str, object], mia: list[str], tom: list[str]
+) -> None:
+    bench.run([ON_OLD, ON_NEW], {NEW: 100.0})
+    bench.store.close()
+    found: dict[str, list[str]] = {}
+    for who in ("user:mia", "user:tom"):
+        with closing(History(bench.store.file)) as history:
+            within, paid = quarters(0, 2**32 // 900 * 900), prices(**settings)
+            receipt = read_receipt(history, who, ReceiptScope(within, paid, (), "n1", ADVICE, history.last))
+            explanation = explain_usage(history, who, ExplainScope(within, paid, node="n1"))
+        notes = [note for note in receipt["notes"] if "has no price" in note]
+        found[who] = [word for word in ("GTX", "A100", "energy") if any(f" {word}" in note for note in notes)]
+        assert bool(notes) == any("has no price" in note for note in explanation.notes)
+    assert found == {"user:mia": mia, "user:tom": tom}

@@ -24,14 +24,14 @@ from gpuledger.ledger.report.price_rules import (
     hidden_rules,
     price_target,
 )
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import NO_ENERGY_PRICE, NO_TIME_PRICE, Prices
 from gpuledger.ledger.zone_hours import local_time
 
 GPU_HOUR_KEY, KWH_KEY, PUE_KEY, CO2_KEY = "price.gpu_hour", "price.kwh", "pue", "co2.g_per_kwh"
 # What happens where no entry applies.
 _WITHOUT = {
-    GPU_HOUR_KEY: "this time has no price",
-    KWH_KEY: "this energy has no price",
+    GPU_HOUR_KEY: NO_TIME_PRICE,
+    KWH_KEY: NO_ENERGY_PRICE,
     PUE_KEY: "it counts as 1",
     CO2_KEY: "the CO2 of this energy is unknown",
 }

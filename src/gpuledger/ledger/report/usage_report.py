@@ -22,7 +22,7 @@ from gpuledger.ledger.report.charges import (
 )
 from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.ranges import ReportPart
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import NO_ENERGY_PRICE, NO_TIME_PRICE, Prices
 from gpuledger.ledger.report.token_counts import TokenCounts
 from gpuledger.model.devices import is_superchip
 from gpuledger.model.session import ALLOCATION, PROCESS
@@ -283,10 +283,26 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
     return tuple(notes)
 
 
-def row_notes(report: UsageReport, line: ReportLine | None) -> list[str]:
-    """The notes of a report that concern one row: without those on its total, if the row is complete."""
-    is_complete = line is not None and line.account == PROCESS and not line.unmetered
-    return [note for note in report.notes if not (is_complete and _LEFT_OUT in note)]
+def row_notes(report: UsageReport, line: ReportLine | None, unpriced: Collection[str] = ()) -> list[str]:
+    """The notes of a report that concern one row: without those on what other rows used.
+
+    `unpriced` are the models of the GPUs of which the row has time without a price, if they are known.
+    """
+    if line is None:
+        return list(report.notes)
+    others = []
+    if line.account == PROCESS and not line.unmetered:
+        others.append(_LEFT_OUT)
+    if not line.unpriced_microseconds:
+        others.append(NO_TIME_PRICE)
+    if not line.unpriced_millijoules:
+        others.append(NO_ENERGY_PRICE)
+    return [
+        note
+        for note in report.notes
+        if not any(part in note for part in others)
+        and not (unpriced and NO_TIME_PRICE in note and not any(model in note for model in unpriced))
+    ]
 
 
 def _named(gpus: Sequence[GpuLine]) -> str:

@@ -37,7 +37,7 @@ from gpuledger.ledger.report.receipt.content import (
 )
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.receipt.timeline import DeviceTimeline, ReceiptTimeline, choose_bars, empty_bars
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import SPREAD, Prices
 from gpuledger.ledger.report.teams import Team
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport, row_notes
 from gpuledger.ledger.store.explain_query import process_grouping, store_found_numbers
@@ -158,6 +158,9 @@ class _ReceiptReader:
         last = max((gpu["ends"] for gpu in gpus if gpu["ends"] is not None), default=None)
         processes, omitted = self._processes(begins * QUARTER, ends * QUARTER)
         owners = self._owner_rows(_own_lines(by_owner), total, timeline) if len(self._owners) > 1 else []
+        # Idle time that is spread is of GPUs that the row did not use.
+        is_spread = report.prices.idle == SPREAD
+        unpriced = {gpu["model"] for gpu in gpus if gpu["unpriced_microseconds"] and not is_spread}
         receipt = ReceiptJson(
             version=RECEIPT_VERSION,
             program=__version__,
@@ -190,7 +193,7 @@ class _ReceiptReader:
             hosts=host_rows(self._history, scope.node, begins, ends, self._is_own),
             bars=timeline.scale,
             advice=[],
-            notes=[*row_notes(report, row), *([_ESTIMATE] if row.methods.get(INTEGRATED) else [])],
+            notes=[*row_notes(report, row, unpriced), *([_ESTIMATE] if row.methods.get(INTEGRATED) else [])],
         )
         receipt["advice"] = advise(receipt, scope.advice)
         return receipt

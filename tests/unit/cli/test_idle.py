@@ -132,3 +132,14 @@ def test_one_entry_of_a_digest(books: Path, capsys: pytest.CaptureFixture[str]) 
 def test_wrong_usage(books: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert main(["idle", "--state-dir", str(books), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("prices", "expected"), [(PRICES, ["Prices of 2023."]), ((), [])], ids=["prices", "no prices"]
+)
+def test_a_list_with_costs_has_the_sentence_about_the_prices(
+    books: Path, capsys: pytest.CaptureFixture[str], prices: tuple[str, ...], expected: list[str]
+) -> None:
+    here = ("--state-dir", str(books), "--price.note", "Prices of 2023.", *prices)
+    assert document(capsys, "idle", *here)["notes"] == expected
+    assert ("Prices of 2023." in output(capsys, "idle", *here)) is bool(expected)

@@ -117,6 +117,7 @@ def find_idle_holds(history: History, scope: IdleScope) -> IdleReport:
         prices.currency,
         prices.any_price,
         "" if history.reader.reads_all else history.reader.name,
+        (prices.note,) if prices.note and prices.any_price else (),
     )
 
 

@@ -165,8 +165,8 @@ def verify_tables(folder: Path, manifest: Manifest) -> None:
             raise GpuledgerError(f"{file} is missing: {_AGAIN}") from None
         except OSError as error:
             raise GpuledgerError(f"cannot read {file}: {error.strerror}") from None
-        what = "has other content" if size == facts.bytes else f"has {size:,} bytes of {facts.bytes:,}"
-        raise GpuledgerError(f"{file} is damaged: it {what} than its manifest says: {_AGAIN}")
+        what = "not the content" if size == facts.bytes else f"{size:,} bytes, not the {facts.bytes:,}"
+        raise GpuledgerError(f"{file} is damaged: it has {what} that its manifest says: {_AGAIN}")
 
 
 def _from_values(values: dict[str, Any]) -> Manifest:

@@ -73,8 +73,8 @@ def make_newer(place: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
-        (truncate, "gpu_time.csv is damaged: it has .* bytes of"),
-        (change_digit, "gpu_time.csv is damaged: it has other content"),
+        (truncate, "gpu_time.csv is damaged: it has .* bytes, not the .* that its manifest says"),
+        (change_digit, "gpu_time.csv is damaged: it has not the content that its manifest says"),
         (change_manifest, "manifest.json was changed after the export"),
         (cut_manifest, "manifest.json is no manifest .*, or damaged"),
         (remove_table, "energy.csv is missing"),

@@ -9,7 +9,7 @@ from textwrap import shorten
 from typing import Any
 
 from gpuledger.model.errors import UsageError, unknown_name_error
-from gpuledger.model.settings import InvalidElement, SecondsWithoutUnit, Setting, declared_settings
+from gpuledger.model.settings import InvalidElement, Setting, declared_settings
 
 # Unknown GPULEDGER_* variables are ignored: for a Service named gpuledger the kubelet injects GPULEDGER_PORT,
 # GPULEDGER_SERVICE_HOST and others.
@@ -71,9 +71,6 @@ def _apply(values: dict[str, Any], settings: Mapping[str, Setting], given: Itera
     for item, value, place in sorted(given, key=lambda entry: entry[0].means is None):
         values[item.key] = parsed = _parse(item, value, place)
         if item.means is not None:
-            if isinstance(parsed, SecondsWithoutUnit):
-                # A flag of another program has the unit that it has there.
-                values[item.key] = parsed = float(parsed)
             for key, text in item.means(parsed).items():
                 if key in settings:
                     values[key] = _parse(settings[key], text, place)

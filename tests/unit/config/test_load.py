@@ -22,9 +22,12 @@ from gpuledger.sources.settings import SourceSettings
         ({"interval": ["500"]}, {}, {"interval"}),
         ({}, {"GPULEDGER_INTERVAL": "500", "GPULEDGER_SLOW_INTERVAL": "61"}, {"interval", "slow_interval"}),
         ({"interval": ["500s"], "slow_interval": ["60"]}, {}, set()),
-        # The flags and variables of other exporters keep their units: milliseconds, and seconds.
+        # The flags and variables of other exporters keep their units: milliseconds.
         ({}, {"DCGM_EXPORTER_INTERVAL": "120000"}, set()),
-        ({"nvidia_gpu_exporter.interval": ["500"]}, {}, set()),
+        # Go durations, which have no unit to keep there.
+        ({"nvidia_gpu_exporter.interval": ["500"]}, {}, {"nvidia_gpu_exporter.interval"}),
+        ({"nvidia_gpu_exporter.timeout": ["10000"]}, {}, {"nvidia_gpu_exporter.timeout"}),
+        ({"nvidia_gpu_exporter.timeout": ["10000ms"], "nvidia_gpu_exporter.interval": ["60"]}, {}, set()),
     ],
 )
 def test_long_durations_without_a_unit_are_marked(
@@ -32,7 +35,7 @@ def test_long_durations_without_a_unit_are_marked(
 ) -> None:
     values = load_values(NODE_GROUPS.values(), flags, environment, None)
     assert {key for key, value in values.items() if isinstance(value, SecondsWithoutUnit)} == marked
-    assert values.keys() & {"interval", "slow_interval"}
+    assert values.keys() & {"interval", "slow_interval", "nvidia_smi.timeout"}
 
 
 def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None, **flags: str) -> Prices:

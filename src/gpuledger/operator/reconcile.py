@@ -193,6 +193,8 @@ class Reconciler:
             except ObjectRejected as another:
                 problem = _refused_section(judged.spec, another)
                 if problem.path in {one.path for one in refused}:
+                    if another.component in untouched:
+                        break
                     # As it was applied last, the section is refused, too: by a new policy or server.
                     untouched.add(another.component)
                 else:

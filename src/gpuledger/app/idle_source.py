@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.idle.digest import digest_json
 from gpuledger.ledger.report.idle.holds import idle_json
-from gpuledger.ledger.report.ranges import parse_range
+from gpuledger.ledger.report.ranges import parse_range, require_words
 from gpuledger.ledger.report.report_keys import DIGEST_KEYS, LABEL, TEAM
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.store.idle_query import IdleScope, find_idle_holds
@@ -56,8 +56,11 @@ def answer_idle(history: History, parameters: Mapping[str, str], values: Mapping
     return {"text": text, "notes": notes, "user": history.reader.name}
 
 
-def check_idle(settings: IdleSettings, flags: Collection[str]) -> IdleSettings:
-    """The settings with the format that counts. Raises UsageError for flags without an effect."""
+def check_idle(settings: IdleSettings, flags: Mapping[str, Sequence[str]]) -> IdleSettings:
+    """The settings with the format that counts. Raises UsageError for flags without an effect or a value."""
+    require_words(
+        flags, {"idle.in": "a period", "idle.only": "a name", "idle.digest": "a key", "node.url": "a URL"}
+    )
     if settings.digest:
         check_digest_key(settings.digest)
         if settings.format != TABLE:

@@ -11,7 +11,7 @@ from gpuledger.app.receipt_source import fetch_receipt
 from gpuledger.config.commands import RECEIPT_GROUPS
 from gpuledger.config.report import ReceiptSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.ledger.report.ranges import choose_period
+from gpuledger.ledger.report.ranges import choose_period, require_words
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 
@@ -48,10 +48,13 @@ def run(arguments: Sequence[str]) -> int:
         argument=who,
         is_optional=True,
     )
+    require_words(given.flags, {"node.url": "a URL"})
     values = read()
     settings = build_settings(ReceiptSettings, values)
     if settings.mine == bool(given.arguments):
         raise UsageError(f"receipt needs one {who}; see gpuledger receipt --help")
+    if given.arguments and not given.arguments[0].strip():
+        raise UsageError("WHO is empty; is a shell variable not set? All that you used: receipt --mine")
     period = choose_period(values, given.flags, "receipt")
     target = "" if settings.mine else given.arguments[0]
     receipt = fetch_receipt(target, given.flags, values, period)

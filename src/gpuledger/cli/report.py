@@ -34,7 +34,7 @@ from gpuledger.config.commands import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.http.client_access import ClientAccessSettings
-from gpuledger.ledger.report.ranges import choose_period, parse_range
+from gpuledger.ledger.report.ranges import choose_period, parse_range, require_words
 from gpuledger.ledger.report.report_keys import GATEWAY, SERVED_MODEL
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings
 from gpuledger.ledger.report.statement.content import EXPORTS, PROMETHEUS
@@ -101,9 +101,6 @@ _NEVER_EMPTY = {
     "report.verify": "a file",
     "report.after": "a file",
     "report.books": "a directory",
-    "report.in": "a period",
-    "report.since": "a time",
-    "report.until": "a time",
     "prometheus.url": "a URL",
     "top.fleet": "a URL",
     "node.url": "a URL",
@@ -113,7 +110,7 @@ _NEVER_EMPTY = {
 def run(arguments: Sequence[str]) -> int:
     """Print the report."""
     given, read = parse_command("report", _ABOUT, _EXAMPLES, REPORT_GROUPS, arguments, (DialectSettings,))
-    _require_values(given.flags)
+    require_words(given.flags, _NEVER_EMPTY)
     values = read()
     settings = build_settings(ReportSettings, values)
     settings = replace(settings, period=choose_period(values, given.flags))
@@ -148,16 +145,6 @@ def run(arguments: Sequence[str]) -> int:
         plain = not is_utf8(sys.stdout.encoding)
         sys.stdout.write(format_report(made.report, settings, account, plain=plain))
     return 0
-
-
-def _require_values(flags: Mapping[str, Sequence[str]]) -> None:
-    """Raise UsageError for an empty value, such as that of a shell variable that is not set."""
-    for key, what in _NEVER_EMPTY.items():
-        if key in flags and not flags[key][-1].strip():
-            name = "prometheus" if key == "prometheus.url" else key.partition(".")[2]
-            raise UsageError(
-                f"--{name}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
-            )
 
 
 # By key, the flags of the sources of a report.

@@ -123,6 +123,10 @@ def test_one_entry_of_a_digest(books: Path, capsys: pytest.CaptureFixture[str]) 
     [
         (["--format", "mail"], "--format mail needs --digest"),
         (["--in", "2023-11"], "--in needs --digest"),
+        (["--digest", "user", "--in", ""], "--in: expected a period, not ''"),
+        (["--digest", "user", "--only", " "], "--only: expected a name, not ' '"),
+        (["--digest", ""], "--digest: expected a key, not ''"),
+        (["--url", ""], "--url: expected a URL, not ''"),
         (["--digest", "usr"], "unknown --digest 'usr'; did you mean 'user'?"),
         (["--digest", "gpu"], "unknown --digest 'gpu'"),
         (["--digest", "user", "--format", "table"], "--format table is not for --digest"),

@@ -5,7 +5,7 @@ The ledger can be cut at quarters of an hour; older history only at the full hou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from itertools import pairwise
@@ -100,12 +100,28 @@ def parse_range(
     return RequestedRange(begins, ends, f"--since {since}", f"--until {until}", zone, *ages)
 
 
-def choose_period(values: Mapping[str, Any], flags: Mapping[str, object], section: str = "report") -> str:
+def require_words(flags: Mapping[str, Sequence[str]], kinds: Mapping[str, str]) -> None:
+    """Raise UsageError for an empty value of a flag, such as that of a shell variable that is not set.
+
+    `kinds` are what is expected, by key.
+    """
+    for key, what in kinds.items():
+        if key in flags and not flags[key][-1].strip():
+            name = "prometheus" if key == "prometheus.url" else key.partition(".")[2]
+            raise UsageError(
+                f"--{name}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
+            )
+
+
+def choose_period(
+    values: Mapping[str, Any], flags: Mapping[str, Sequence[str]], section: str = "report"
+) -> str:
     """The period of `--in` if it counts, else empty: flags win over the file and the environment.
 
-    Raises UsageError if both it and an end of the range are given in the same place.
+    Raises UsageError if both it and an end of the range are given in the same place, or if a flag is empty.
     """
     period, ends = f"{section}.in", (f"{section}.since", f"{section}.until")
+    require_words(flags, {period: "a period", **dict.fromkeys(ends, "a time")})
     if not values.get(period):
         return ""
     given = [key for key in ends if key in values]

@@ -333,7 +333,7 @@ CHOSEN = [
 def test_a_flag_wins_over_the_other_form_in_the_file(
     values: dict[str, str], flags: tuple[str, ...], period: str
 ) -> None:
-    assert choose_period(values, dict.fromkeys(flags)) == period
+    assert choose_period(values, dict.fromkeys(flags, ("x",))) == period
 
 
 @pytest.mark.parametrize("flags", [(), ("report.in", "report.until")])
@@ -345,7 +345,17 @@ def test_a_period_and_an_end_in_the_same_place_are_refused(
 ) -> None:
     given = dict.fromkeys(("report.in", *(f"report.{end}" for end in ends)), "now")
     with pytest.raises(UsageError, match=f"^--in and {names} exclude each other: give a whole period or its"):
-        choose_period(given, {**dict.fromkeys(flags), **(given if flags else {})})
+        choose_period(given, dict.fromkeys((*flags, *given) if flags else (), ("now",)))
+
+
+@pytest.mark.parametrize("section", ["report", "explain", "receipt", "books"])
+@pytest.mark.parametrize("word", ["", " "])
+@pytest.mark.parametrize(("name", "what"), [("in", "period"), ("since", "time"), ("until", "time")])
+def test_an_empty_flag_is_no_default(section: str, name: str, what: str, word: str) -> None:
+    """A shell variable that is not set must not choose another range."""
+    key = f"{section}.{name}"
+    with pytest.raises(UsageError, match=f"^--{name}: expected a {what}, not '{word}'; is a shell variable"):
+        choose_period({key: word}, {key: [word]}, section)
 
 
 def parts(since: str, until: str, every: str, zone: ZoneInfo) -> list[tuple[str, float]]:

@@ -115,6 +115,11 @@ def clusters() -> list[ServingCluster]:
     restart.tokens("vllm:generation_tokens_total", "r0", linear(100, 200))
     again = restarted(lambda _: 1000.0, linear(0, 50, half, END), half)
     restart.tokens("vllm:generation_tokens_total", "r1", again)
+    # A pod of a StatefulSet, of which the server became one of another engine.
+    replaced = made("replaced").pod("p", {"GPU-0": 300_000})
+    replaced.tokens("vllm:generation_tokens_total", "p", between(linear(0, 1000, BEGIN, half), FIRST, half))
+    other = between(linear(0, 500, half + 60, END), half + 60)
+    replaced.tokens("sglang:generation_tokens_total", "p", other)
     several = plain("several").pod("q", {"GPU-1": 900_000})
     several.vllm("q", 0, 300_000, model="x").vllm("q", 0, 600_000, model="y")
     # SGLang exports counters with the first finished request. One pod is new, the other was scraped before.
@@ -141,6 +146,7 @@ def clusters() -> list[ServingCluster]:
         replica,
         parallel,
         restart,
+        replaced,
         several,
         late,
         shared,

@@ -100,6 +100,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, float | None]] = {
         "cost_per_million_output_tokens": 16.24,
     },
     ("restart", "m"): {"pods": 2, "output_tokens": 150, "bound_output_tokens": 0, "input_tokens": None},
+    ("replaced", "m"): {"output_tokens": 1500, "bound_output_tokens": 0, "joules_per_output_token": 200.0},
     ("disaggregated", "m"): {
         "input_tokens": 1_000_000,
         "output_tokens": 500_000,

@@ -250,6 +250,8 @@ def test_what_a_driver_reports_and_what_it_does_not(tmp_path: Path) -> None:
         (["--reserve", "5m", "--", "true"], "--reserve is for --env"),
         (["--release", "all", "--env"], "--release and --env exclude each other"),
         (["--release", "all", "--", "true"], "--release and a command exclude each other"),
+        (["--release", ""], "--release: expected all or GPUs, not ''"),
+        (["--fleet", ""], "--fleet: expected a URL, not ''"),
         (["--everybody"], "--everybody needs --release"),
         (["train.py"], "free takes no argument 'train.py'"),
         (["--memory", "much"], "expected a size such as"),

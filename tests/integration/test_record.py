@@ -125,6 +125,11 @@ def test_a_kill_loses_at_most_the_line_being_written(
     assert all("truncated" in record.getMessage() for record in caplog.records)
 
 
+def test_an_empty_name_is_an_error() -> None:
+    done = gpuledger("record", "", "--source", "simulator", "--for", "50ms", "--force")
+    assert (done.returncode, "the name of the file is empty" in done.stderr) == (2, True)
+
+
 def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("precious\n")

@@ -28,6 +28,7 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import configured_time_zone
 from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.device_choice import visibility_variable
+from gpuledger.ledger.report.ranges import require_words
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.model.availability import DISPLAY, FREE
 from gpuledger.model.devices import Gpu
@@ -77,6 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     values = read()
     configure_logging(values)
     settings = build_settings(FreeSettings, values)
+    require_words(given.flags, {"free.release": "all or GPUs", "top.fleet": "a URL"})
     _check_flags(settings, given.flags, command)
     # Who names a source means that source, not the one that the running gpuledger reads.
     locally = "source" in given.flags

@@ -10,6 +10,8 @@ from secrets import token_bytes
 from typing import Final
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+# A Slurm job number has at most 20 digits in a cgroup.
+_NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _HEX: Final = re.compile(r"[0-9a-f]{12,128}")
 _MAX_ATTEMPTS: Final = 16
 # Above the uids that machines and directories assign, and below (uid_t)-2.
@@ -77,8 +79,11 @@ class Masks:
         return self._mask(kind, original, lambda digest, _: digest[: len(original)])
 
     def digits(self, kind: str, original: str) -> str:
-        """Mask a number as a number with as many digits (at least four); other text as a name."""
-        if not (original.isascii() and original.isdigit()):
+        """Mask a number as a number with as many digits (at least four); other text as a name.
+
+        A number that is longer than that of any job is other text.
+        """
+        if not _NUMBER.fullmatch(original):
             return self.name(kind, original)
         size = max(len(original), 4)
         return self._mask(kind, original, lambda digest, _: _as_number(digest, size))

@@ -199,6 +199,10 @@ def test_an_identifier_has_one_mask_per_recording_and_another_in_the_next() -> N
     assert not set(uuids(mask(original))) & set(uuids(other(original)))
 
 
+def test_a_number_longer_than_any_is_masked_as_a_name() -> None:
+    assert re.fullmatch(r"job-[0-9a-f]{4}", Masks(b"key").job("7" * 5000))
+
+
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
 SHAPES: dict[str, tuple[Any, Any]] = {
     "name": (lambda masks, text: masks.name("pod", text), NAMES),

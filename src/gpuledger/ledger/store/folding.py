@@ -217,8 +217,11 @@ def microseconds(begins: float, ends: float) -> int:
 def times_from(connection: Connection) -> int | None:
     """The first quarter with times that are not folded; None if there never were any."""
     found = meta_value(connection, TIMES_FROM)
-    if found is not None:
-        return int(found)
+    return first_presence(connection) if found is None else int(found)
+
+
+def first_presence(connection: Connection) -> int | None:
+    """The quarter in which the first known session or Allocation began; None without one."""
     begun = connection.execute(
         "SELECT min(first) FROM (SELECT min(begun) AS first FROM usage WHERE ended IS NOT NULL"
         " UNION ALL SELECT min(begun) FROM usage WHERE ended IS NULL"

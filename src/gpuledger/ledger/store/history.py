@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger.ledger.report.party import Party, party_from_text
 from gpuledger.ledger.report.tally import EnergyEntry, TimeEntry
 from gpuledger.ledger.store.cuts import Cuts
-from gpuledger.ledger.store.folding import microseconds, times_from
+from gpuledger.ledger.store.folding import first_presence, microseconds, times_from
 from gpuledger.ledger.store.hour_cells import stored_hour_cells
 from gpuledger.ledger.store.own_rows import HIDDEN_PARTY, restrict_rows
 from gpuledger.ledger.store.presence import (
@@ -239,12 +239,20 @@ class History:
     def first_quarter(self) -> int | None:
         """The first quarter with data."""
         first, _ = self.connection.execute(_BOUNDS).fetchone()
-        known = [quarter for quarter in (first, self._times_from) if quarter is not None]
+        known = [quarter for quarter in (first, self._first_unfolded) if quarter is not None]
         begun = self.meta_time(BEGUN)
         if not known and begun is not None:
             # Only Gpus that were watched in one reading, which leave no rows.
             known.append(int(begun // QUARTER))
         return min(known, default=None)
+
+    @property
+    def _first_unfolded(self) -> int | None:
+        """The first hour, as it will be folded, with times that are not folded yet."""
+        present = first_presence(self.connection)
+        if present is None or self._times_from is None:
+            return None
+        return stored_hour_cells(self.connection).begins(max(self._times_from, present))
 
     @property
     def gpu_sights(self) -> Mapping[str, tuple[int, int]]:

@@ -58,6 +58,8 @@ def people(card: int, numbers: set[int], *, works: bool | None) -> Sequence[GpuP
 )
 # Folding stores the beginning of the first hour, which is before the data.
 @example([(set(), {0}, True, 600.0), (set(), set(), True, 600.0), *[(set(), set(), True, 1.0)] * 3])
+# The first hour begins within the hour of unix time in which nothing was seen.
+@example([(set(), set(), True, 1.0), (set(), {0}, True, 5000.0), *[(set(), set(), True, 1.0)] * 3])
 @given(st.lists(tick, min_size=5, max_size=60))
 @costly
 def test_folding_changes_no_report(

@@ -104,6 +104,8 @@ class History:
             self._meta = dict(self.connection.execute("SELECT key, value FROM meta"))
             self.last = float(self._meta.get("unix", 0.0))
             self._times_from = times_from(self.connection)
+            # Read once, and of all owners: a reader may see only some of them.
+            self._first_unfolded = self._find_first_unfolded()
             self.activity_from = activity_from(self.connection)
         except BaseException:
             self.connection.close()
@@ -246,8 +248,7 @@ class History:
             known.append(int(begun // QUARTER))
         return min(known, default=None)
 
-    @property
-    def _first_unfolded(self) -> int | None:
+    def _find_first_unfolded(self) -> int | None:
         """The first hour, as it will be folded, with times that are not folded yet."""
         present = first_presence(self.connection)
         if present is None or self._times_from is None:

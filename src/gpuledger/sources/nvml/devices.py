@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from gpuledger.host.pci import PciBus
-from gpuledger.model.devices import Gpu, is_selected, selection_name
+from gpuledger.model.devices import Gpu, is_selected
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.nvml.codes import Code
@@ -206,12 +206,8 @@ class GpuDiscovery:
         # If all selected Gpus were found, an unreachable one is not selected.
         if not self._selected or not self.unreachable:
             return
-        names = {
-            selection_name(name)
-            for gpu in (state.gpu for state in self.states)
-            for name in (str(gpu.index), gpu.uuid, gpu.pci_bus_id)
-        }
-        if all(selection_name(choice) in names for choice in self._selected):
+        gpus = [state.gpu for state in self.states]
+        if all(any(is_selected(gpu, (choice,)) for gpu in gpus) for choice in self._selected):
             self.unreachable.clear()
 
     def _find_uncounted(self) -> tuple[str, ...]:

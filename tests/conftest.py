@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -71,6 +72,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(group.args[0]) if group and group.args[0] in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def usual_log() -> None:
+    """An earlier test may have run a command in this process, which set the level and handler of the log."""
+    root = logging.getLogger()
+    root.setLevel(logging.WARNING)
+    root.handlers[:] = [one for one in root.handlers if type(one) is not logging.StreamHandler]
 
 
 @pytest.fixture(autouse=True)

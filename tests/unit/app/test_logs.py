@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -26,14 +25,6 @@ HOSTILE = [
     'quote" level=error msg="forged',
     "\ud800",
 ]
-
-
-@pytest.fixture(autouse=True)
-def root() -> Iterator[None]:
-    before = logging.getLogger().handlers[:], logging.getLogger().level
-    yield
-    logging.getLogger().handlers[:] = before[0]
-    logging.getLogger().setLevel(before[1])
 
 
 @pytest.mark.parametrize(

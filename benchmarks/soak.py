@@ -7,8 +7,10 @@ Runs three programs at once: a node on the tests' NVML library, where processes,
 change five times a second, one on the simulator at twenty times the speed, and a fleet. Both nodes have
 prices and an interval of 50 ms, which a node lengthens up to eight times where ticks take long. Clients
 request all pages. Users of the simulated node read its costs and their receipts, over the control socket
-too, and reserve GPUs; the fleet reads this node. They do not read the ledger of the other node: a report
-takes CPU time for each session of its range. Prints the table of the time so far ten times.
+too, and reserve GPUs; the fleet reads this node. Its ledger begins with two days, because a node keeps the
+memory of its largest report: that of a week grows with its sessions until there are as many as a report
+remembers. They do not read the ledger of the other node: a report takes CPU time for each session of its
+range. Prints the table of the time so far ten times.
 """
 
 from __future__ import annotations
@@ -27,9 +29,12 @@ from threading import Event, Thread
 from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
-from lab import PRICES, FleetServer  # noqa: E402  (after the path is set)
+from gpuledger.app.demo import HistoryClock, write_history  # noqa: E402  (after the path is set)
+from gpuledger.app.node_assembly import assemble_node  # noqa: E402  (as above)
+from gpuledger.host.clock import SystemClock  # noqa: E402  (as above)
+from lab import PRICES, FleetServer  # noqa: E402  (as above)
 from ledger_helpers import assert_books_balance, rows  # noqa: E402  (as above)
 from nvml.library import build  # noqa: E402  (as above)
 from running import Server, gpuledger, serving, wait_until  # noqa: E402  (as above)
@@ -37,6 +42,8 @@ from soaking import FLEET_PATHS, USER, USER_ID, Churn, Sample, Users, request_pa
 
 SCENARIOS = ROOT / "src/gpuledger/sources/simulator/scenarios"
 MARKS = ("<!-- soak: begin -->", "<!-- soak: end -->")
+# Of the simulated node's ledger, before it starts: some 3,000 sessions.
+HISTORY_DAYS = 2
 # A second of an ordinary node takes a twentieth of a second here.
 SPEED = 20
 # KiB by which memory may rise over the last two thirds, because of the allocators.
@@ -92,6 +99,16 @@ def simulated_source(folder: Path) -> str:
     return f"simulator:{scenario}"
 
 
+def fill_ledger(folder: Path, source: str) -> None:
+    """Write the days of ledger with which the node of this source starts."""
+    clock = HistoryClock(SystemClock(), HISTORY_DAYS * 86_400.0, 1.0)
+    made = assemble_node({"source": source, "state_dir": str(folder), "control.socket": "none"}, clock)
+    try:
+        write_history(made.parts, clock, lambda: False, lambda _: None)
+    finally:
+        made.parts.stop()
+
+
 def acting(users: Users) -> AbstractContextManager[None]:
     """Let users act in a thread; `users.failure` is what one of their actions raised, which ends them."""
     numbers = count()
@@ -109,7 +126,9 @@ def soak(seconds: float, folder: Path) -> tuple[dict[str, list[Sample]], list[st
     folder.chmod(0o755)
     churn = Churn(folder / "state", LIFE)
     env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(churn.state.path)}
-    simulated = ("--source", simulated_source(folder), "--speed", str(SPEED))
+    source = simulated_source(folder)
+    fill_ledger(folder / "simulator", source)
+    simulated = ("--source", source, "--speed", str(SPEED))
     with ExitStack() as stack:
         nodes = {
             "nvml": stack.enter_context(

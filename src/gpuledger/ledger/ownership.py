@@ -4,61 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import (
     BETTER_NAMES,
-    FACTS,
-    PENDING_NAMES,
     STORED_FIELDS,
     UNKNOWN,
     Workload,
     best_known,
+    is_same_owner,
 )
 
 # Seconds to wait for a pod's name, which can arrive after its process; then the owner is exported as unknown.
 OWNER_TIMEOUT = 30.0
-
-
-def merge_owner(before: Workload, now: Workload) -> Workload:
-    """The newer owner, without losing known names.
-
-    A pod that is deleted before its process exits, or an owner index that starts empty again, removes no
-    name.
-    """
-    if before.kind in ("unknown", "user") or before.missing in PENDING_NAMES:
-        return now
-    if now.kind in ("unknown", "user"):
-        return before
-    if _has_lost_name(before, now):
-        return before
-    if not _same(before, now) or before.job != now.job:
-        return now
-    lost = {name: getattr(before, name) for name in _KEPT if getattr(before, name) and not getattr(now, name)}
-    return replace(now, **lost) if lost else now
-
-
-def _has_lost_name(before: Workload, now: Workload) -> bool:
-    """Whether the newer owner is the same one without a name.
-
-    They are also compared by the ids in the cgroup: with its name, a static pod has another UID, and a pod
-    inside a pod has that of the outer one.
-    """
-    if now.missing in PENDING_NAMES or now.missing == "container_unnamed":
-        is_same = _same(before, now) or (before.ids == now.ids and any(now.ids))
-        # After a restart, the ids of what runs inside an owner are not known.
-        return is_same or before.missing == "inner_name"
-    return now.has_sluid and before.kind == now.kind and not before.has_sluid
-
-
-# Names that are kept when an owner index no longer has them.
-_KEPT = ("namespace", "pod", "container", "labels", *FACTS)
-
-
-def _same(one: Workload, other: Workload) -> bool:
-    return one.kind == other.kind and one.pod_uid == other.pod_uid and one.container_id == other.container_id
 
 
 @dataclass(slots=True)
@@ -104,7 +64,7 @@ class Ownership:
         That is the name of its user in place of a number, or the number of its job in place of a SLUID.
         """
         owner = self.owner
-        if owner is None or owner is found or owner.unit != found.unit or not _same(owner, found):
+        if owner is None or owner is found or owner.unit != found.unit or not is_same_owner(owner, found):
             return False
         if owner.job != found.job:
             return owner.has_sluid and found.job.isdigit()

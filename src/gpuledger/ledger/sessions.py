@@ -12,12 +12,12 @@ from gpuledger.ledger.device_states import DeviceActivity
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.ownership import merge_owner
 from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import MICRO, MarkedSeconds, WatchedStretch, observed_seconds
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading, Snapshot
+from gpuledger.model.workload import merge_owner
 
 # Memory summed over time is stored in pages of this many bytes, the smallest that drivers allocate: a year of
 # the largest GPU then fits into the 64 bits of a table.

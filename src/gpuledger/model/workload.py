@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 
 from gpuledger.model.devices import Device
@@ -109,6 +109,46 @@ UNSEEN = frozenset({"pid_namespace", "permission", "not_found", "exited"})
 def best_known(owner: Workload) -> Workload:
     """The owner if a name or a container's short id identifies it; UNKNOWN for a pod known by UID alone."""
     return UNKNOWN if owner.missing in PENDING_NAMES and not (owner.pod or owner.container) else owner
+
+
+def merge_owner(before: Workload, now: Workload) -> Workload:
+    """The newer owner, without losing known names.
+
+    A pod that is deleted before its process exits, or an owner index that starts empty again, removes no
+    name.
+    """
+    if before.kind in ("unknown", "user") or before.missing in PENDING_NAMES:
+        return now
+    if now.kind in ("unknown", "user"):
+        return before
+    if _has_lost_name(before, now):
+        return before
+    if not is_same_owner(before, now) or before.job != now.job:
+        return now
+    lost = {name: getattr(before, name) for name in _KEPT if getattr(before, name) and not getattr(now, name)}
+    return replace(now, **lost) if lost else now
+
+
+def _has_lost_name(before: Workload, now: Workload) -> bool:
+    """Whether the newer owner is the same one without a name.
+
+    They are also compared by the ids in the cgroup: with its name, a static pod has another UID, and a pod
+    inside a pod has that of the outer one.
+    """
+    if now.missing in PENDING_NAMES or now.missing == "container_unnamed":
+        is_same = is_same_owner(before, now) or (before.ids == now.ids and any(now.ids))
+        # After a restart, the ids of what runs inside an owner are not known.
+        return is_same or before.missing == "inner_name"
+    return now.has_sluid and before.kind == now.kind and not before.has_sluid
+
+
+# Names that are kept when an owner index no longer has them.
+_KEPT = ("namespace", "pod", "container", "labels", *FACTS)
+
+
+def is_same_owner(one: Workload, other: Workload) -> bool:
+    """Whether two owners are the same pod, container or other kind, whatever their names."""
+    return one.kind == other.kind and one.pod_uid == other.pod_uid and one.container_id == other.container_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import PENDING_NAMES, Allocation, Workload
+from gpuledger.model.workload import PENDING_NAMES, Allocation, Workload, merge_owner
 from gpuledger.workloads.cgroup import CgroupOwner, parse_cgroup
 from gpuledger.workloads.device_index import same_objects
 from gpuledger.workloads.memory_fractions import MemoryFractions
@@ -142,7 +142,8 @@ class OwnerLookup:
     """Assigns owners to the processes of one Snapshot per tick.
 
     Results are cached for the processes of the last Snapshot only. A process is resolved again only when its
-    host facts, the owner indexes or the pods at work on its Device change. Without a `directory` the
+    host facts, the owner indexes or the pods at work on its Device change; it keeps names that it has then
+    lost, so that all accounts have them. Without a `directory` the
     allocations of Snapshots are kept.
     """
 
@@ -164,6 +165,7 @@ class OwnerLookup:
         self._resolved_before = self._resolved
         self._facts = OwnerFacts()
         self._inputs: tuple[object, ...] = ()
+        self._same_inputs = False
         self._devices: tuple[Device, ...] = ()
         # The pods at work on each Device, by its uuid, of this Snapshot and of the one before.
         self._working: dict[str, frozenset[PodAtWork]] = {}
@@ -189,8 +191,8 @@ class OwnerLookup:
             complete = self._directory.has_all_allocations(snapshot.unix)
             self._facts = self._directory.facts()
             inputs = (*self._facts.objects, allocations)
-            if not same_objects(inputs, self._inputs):
-                self._inputs, self._resolved = inputs, {}
+            self._same_inputs = same_objects(inputs, self._inputs)
+            self._inputs = inputs
         if self._names_at != (names_at := self._name_changes()):
             self._names_at, self._found = names_at, {}
         self._found_before, self._found = self._found, {}
@@ -283,13 +285,10 @@ class OwnerLookup:
         found = [self._find_by_host(process) for process in reading.processes]
         working = self._working[uuid] = frozenset([one.pod for one in found if one.pod])
         device = DeviceEvidence(self._allocated.by_device.get(uuid, ()), working)
-        if working != self._working_before.get(uuid):
-            self._resolved_before = {
-                key: known for key, known in self._resolved_before.items() if key[0] != uuid
-            }
+        is_same = self._same_inputs and working == self._working_before.get(uuid)
         processes = tuple(
             [
-                self._assign_process(process, one, device)
+                self._assign_process(process, one, device, may_reuse=is_same)
                 for process, one in zip(reading.processes, found, strict=True)
             ]
         )
@@ -297,8 +296,10 @@ class OwnerLookup:
             return reading
         return replace(reading, processes=processes)
 
-    def _assign_process(self, process: GpuProcess, found: _Found, device: DeviceEvidence) -> GpuProcess:
-        owner = self._resolve(process, found, device)
+    def _assign_process(
+        self, process: GpuProcess, found: _Found, device: DeviceEvidence, *, may_reuse: bool
+    ) -> GpuProcess:
+        owner = self._resolve(process, found, device, may_reuse=may_reuse)
         self._resolved[process.key] = (found, owner)
         return process if process.workload == owner else replace(process, workload=owner)
 
@@ -312,11 +313,16 @@ class OwnerLookup:
         self._found[key] = entry
         return entry[1]
 
-    def _resolve(self, process: GpuProcess, found: _Found, device: DeviceEvidence) -> Workload:
+    def _resolve(
+        self, process: GpuProcess, found: _Found, device: DeviceEvidence, *, may_reuse: bool
+    ) -> Workload:
         """The owner `found`, completed from the directory once per process and directory state."""
         if self._directory is None or process.host.workload is not None:
             return found.owners[0]
         before = self._resolved_before.get(process.key)
-        if before is not None and before[0] is found:
+        if before is not None and may_reuse and before[0] is found:
             return before[1]
-        return enrich_owner(resolve_owner(found.owners, self._facts, device, process), self._facts)
+        owner = enrich_owner(resolve_owner(found.owners, self._facts, device, process), self._facts)
+        if before is None or not (before[1].found_by == "cgroup" or device.may_have_named(before[1])):
+            return owner
+        return merge_owner(before[1], owner)

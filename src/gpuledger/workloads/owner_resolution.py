@@ -87,6 +87,14 @@ class DeviceEvidence(NamedTuple):
         missing = "" if container else "container_name"
         return replace(holder, container=container, container_id="", found_by=found_by, missing=missing)
 
+    def may_have_named(self, owner: Workload) -> bool:
+        """Whether an owner that Allocations named can still be right after one of them is gone.
+
+        It can be wrong if other pods work on the Device, or if only other pods have it.
+        """
+        holders = {(one.workload.namespace, one.workload.pod) for one in self.allocations}
+        return len(self.pods) < 2 and (not holders or (owner.namespace, owner.pod) in holders)
+
     def has_one_container(self, pod: str) -> bool:
         """Whether a single container of this pod works on the Device: it is then the allocated one."""
         return sum(one == pod for one, _ in self.working) == 1

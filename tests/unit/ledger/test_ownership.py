@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuledger.ledger.ownership import merge_owner, owner_fields, owner_from_fields
-from gpuledger.model.workload import Workload
+from gpuledger.ledger.ownership import owner_fields, owner_from_fields
+from gpuledger.model.workload import Workload, merge_owner
 
 UID, OUTER_UID = "1a1a1a1a-0001-4001-8001-000000000001", "2b2b2b2b-0002-4002-8002-000000000002"
 HASH = "8d3b1f0e9c7a6b5d4e3f2a1b0c9d8e7f"

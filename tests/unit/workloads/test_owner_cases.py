@@ -193,9 +193,7 @@ JOB = SlurmJob("131", sluid="s5K1KKYAYG5D00", user="ann")
         ("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00", OwnerFacts(jobs=SlurmJobs([JOB])), "131"),
     ],
 )
-def test_a_name_that_is_lost_remains_in_the_books(
-    tmp_path: Path, cgroup: str, known: OwnerFacts, row: str
-) -> None:
+def test_a_name_that_is_lost_remains(tmp_path: Path, cgroup: str, known: OwnerFacts, row: str) -> None:
     """A pod that is deleted before its process ends, or an index that starts empty again."""
     node = Machine(tmp_path, facts=known)
     one = runs(1, cgroup)
@@ -203,8 +201,32 @@ def test_a_name_that_is_lost_remains_in_the_books(
     others = Pods([Pod("1f", "lab", "other")]) if known.names_pods else None
     empty = tuple(each._replace(names={}) for each in known.runtimes)
     node.facts = OwnerFacts(others, known.jobs and SlurmJobs(), empty, names_pods=known.names_pods)
-    node.ticks(60, one)
+    state = node.ticks(60, one)
+    assert sum(billed(state).values()) == 119 and len(billed(state)) == len(held(state)) == 1
+    assert UNNAMED not in billed(state)
     assert node.report("job" if known.jobs else "owner") == {row: (119, 0, 11800)}
+
+
+NEXT, LAST = has(replace(FIT, pod="next")), has(replace(FIT, pod="last"))
+
+
+@pytest.mark.parametrize(
+    ("later", "name", "seconds"),
+    [
+        ((), "fit-0", {"fit-0": 119}),
+        ((has(FIT), NEXT), "fit-0", {"fit-0": 90, "next": 30}),
+        ((NEXT, LAST), "", {"next": 30, "last": 30}),
+    ],
+)
+def test_a_name_by_an_allocation_remains_until_only_others_have_the_gpu(
+    tmp_path: Path, later: tuple[Allocation, ...], name: str, seconds: dict[str, int]
+) -> None:
+    """The kubelet forgets a pod before its last process ends; it also lists a new pod late."""
+    node = Machine(tmp_path, has(FIT))
+    node.ticks(60, A)
+    node.allocations = later
+    state = node.ticks(60, A)
+    assert (node.owners()[1][1], billed(state)) == (name, seconds)
 
 
 BOX = runs(1, f"/docker/{'c' * 64}")

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuledger.ledger.ownership import merge_owner
 from gpuledger.ledger.time.account import OwnerKey, owner_key
 from gpuledger.model.snapshot import CgroupUsage, Snapshot
-from gpuledger.model.workload import PENDING_NAMES, Workload
+from gpuledger.model.workload import PENDING_NAMES, Workload, merge_owner
 
 # The cgroup of an owner is over if it was not read for this many seconds.
 _ABSENCE: Final = 60.0

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.ledger.holders import holding_allocations
-from gpuledger.ledger.ownership import merge_owner
 from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.sessions import RATIO, OpenSession, Sessions
 from gpuledger.ledger.throttling import ThrottledInterval
@@ -26,7 +25,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import PENDING_NAMES, Workload
+from gpuledger.model.workload import PENDING_NAMES, Workload, merge_owner
 
 # A presence ends after an absence of this many seconds: programs that run one after the other are one.
 _ABSENCE: Final = 60.0

@@ -38,7 +38,11 @@ REPLAYS = (
     ("activity",),
 )
 # Evaluated again where a link was late.
-CHAINS = 3 * (("recording", "hardware", "tokens"), ("use", "tokens", "activity"), ("activity",))
+CHAINS = 3 * (
+    (*STATES, "tokens"),
+    ("use", "tokens", "activity"),
+    ("activity",),
+)
 ALERTS = {str(rule["alert"]) for rule in rules_of() if "alert" in rule}
 
 

@@ -329,11 +329,30 @@ def test_all_objects_have_the_labels_of_their_selectors() -> None:
         ("x", {"nameOverride": "gpus"}, "x-gpus"),
         ("x", {"fullnameOverride": "my-gpu-exporter"}, "my-gpu-exporter"),
         ("a" * 53, {}, "a" * 52),
+        # Helm accepts dots, the API server not in the name of a Service.
+        ("team.gpus", {}, "team-gpus-gpuledger"),
     ],
 )
 def test_object_names_come_from_release_and_overrides(release: str, values: Any, name: str) -> None:
     (daemonset,) = of_kind("DaemonSet", values, name=release)
     assert daemonset["metadata"]["name"] == name
+
+
+# Longest names of workloads: that of a Job is also the value of a label of its pods; a StatefulSet and a
+# CronJob append up to 11 characters to theirs.
+LONGEST_NAMES = {"Job": 63, "Deployment": 63, "DaemonSet": 63, "StatefulSet": 52, "CronJob": 52}
+
+
+@pytest.mark.parametrize("values", [MATRIX["agent"], MATRIX["operator"]], ids=["agent", "operator"])
+@pytest.mark.parametrize("release", ["a" * 53, "a" * 45 + ".b", "a.b" * 17])
+def test_names_and_labels_of_a_long_release_are_valid(release: str, values: Any) -> None:
+    for one in render(values, name=release):
+        assert len(one["metadata"]["name"]) <= LONGEST_NAMES.get(one["kind"], 63), one["metadata"]["name"]
+        labels = one["metadata"].get("labels", {})
+        template = one.get("spec", {}).get("template", {})
+        for value in (labels | template.get("metadata", {}).get("labels", {})).values():
+            assert len(value) <= 63
+            assert value[-1:].isalnum()
 
 
 def test_a_priority_class_is_created_or_referenced() -> None:

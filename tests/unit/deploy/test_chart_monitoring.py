@@ -118,13 +118,33 @@ def test_promtool_accepts_the_rules(values: Any, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+NATIVE_SERIES = 'gpuledger_device_info{job="g", instance="n", uuid="%d", mig_instance=""}'
 COUNTED = {
     "exporter": (
         MONITORED,
         8,
-        'gpuledger_device_info{job="g", instance="n", uuid="%d", mig_instance=""}',
+        NATIVE_SERIES,
         # MIG instances are not counted as GPUs.
         ['gpuledger_device_info{job="g", instance="n", uuid="0", mig_instance="2_0"}'],
+    ),
+    "operator's exporters": (
+        {**MATRIX["operator"], "gpu": {"count": 2}, "rules": {"enabled": True}},
+        2,
+        NATIVE_SERIES,
+        [],
+    ),
+    "native collector": ({**MATRIX["rules of a collector"], "dialect": ["native"]}, 4, NATIVE_SERIES, []),
+    "collector of sessions": (
+        {**MATRIX["rules of a collector"], "dialect": ["session"]},
+        4,
+        'gpu_session_count{job="g", instance="n", gpu="%d"}',
+        [],
+    ),
+    "another cluster": (
+        MONITORED,
+        8,
+        NATIVE_SERIES,
+        [NATIVE_SERIES.replace("{", '{cluster="b", ', 1) % gpu for gpu in range(8, 16)],
     ),
     "collector": (
         MATRIX["rules of a collector"],

@@ -5,13 +5,20 @@
 {{- end -}}
 
 {{- define "gpuledger.fullname" -}}
+{{/* A release's name may have dots, but not that of a Service. */ -}}
+{{- $release := .Release.Name | replace "." "-" -}}
 {{- if .v.fullnameOverride -}}
 {{- .v.fullnameOverride | trunc 52 | trimSuffix "-" -}}
-{{- else if contains (include "gpuledger.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else if contains (include "gpuledger.name" .) $release -}}
+{{- $release | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "gpuledger.name" .) | trunc 52 | trimSuffix "-" -}}
+{{- printf "%s-%s" $release (include "gpuledger.name" .) | trunc 52 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Kubernetes appends a hash to the name of a StatefulSet in a label of its pods; values of labels have at most 63 characters. */}}
+{{- define "gpuledger.agentName" -}}
+{{- printf "%s-agent" (include "gpuledger.fullname" . | trunc 46 | trimSuffix "-") -}}
 {{- end -}}
 
 {{- define "gpuledger.serviceAccount" -}}

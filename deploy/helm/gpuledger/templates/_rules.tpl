@@ -24,6 +24,17 @@
 {{- if has "native" (splitList "," (include "gpuledger.scrapedDialects" .)) -}}true{{- end -}}
 {{- end -}}
 
+{{/* One series for each GPU of a target, of the families that are scraped; empty if none of them has each GPU. */}}
+{{- define "gpuledger.countedDevices" -}}
+{{- $dialects := splitList "," (include "gpuledger.scrapedDialects" .) -}}
+{{- if has "native" $dialects -}}
+count by (cluster, job, instance, uuid) (gpuledger_device_info{mig_instance=""})
+{{- else if or (has "process" $dialects) (has "session" $dialects) (has "" $dialects) -}}
+{{/* The label gpu of a MIG instance begins with the index of its GPU. */ -}}
+count by (cluster, job, instance, index) (label_replace({__name__=~"gpu_(process|session)_count"}, "index", "$1", "gpu", "([0-9]+).*"))
+{{- end -}}
+{{- end -}}
+
 {{/* The groups of rules that can be evaluated with what is scraped, as a YAML list. */}}
 {{- define "gpuledger.ruleGroups" -}}
 {{- $groups := list -}}
@@ -72,8 +83,8 @@ the dialect native
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- if eq .mode "daemonset" -}}
-{{- if int .v.gpu.count -}}{{- $names = append $names "GPUCountUnexpected" -}}{{- end -}}
+{{- if and (int .v.gpu.count) (not (include "gpuledger.countedDevices" .)) -}}
+{{- $names = append $names "GPUCountUnexpected" -}}
 {{- end -}}
 {{- join ", " (sortAlpha $names) -}}
 {{- end -}}

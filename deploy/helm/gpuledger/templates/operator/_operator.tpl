@@ -41,8 +41,8 @@ imagePullSecrets:
 {{- end }}
 prometheusImage: {{ toYaml .v.operator.prometheusImage }}
 exporterRole: {{ $name }}
-agentRole: {{ $name }}-agent
-agentOwnRole: {{ $name }}-agent-own
+agentRole: {{ include "gpuledger.agentName" . }}
+agentOwnRole: {{ include "gpuledger.agentName" . }}-own
 {{- if .v.openshift.enabled }}
 sccRole: {{ $name }}-scc
 {{- end }}

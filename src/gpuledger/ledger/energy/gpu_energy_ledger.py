@@ -188,7 +188,7 @@ class GpuEnergyLedger:
         lists = ProcessLists(at, listed, serving_processes(listed.values()) if serving is None else serving)
         self._gather(at, unix, reading, parts)
         # If a known counter fails, power does not replace it until a minute has passed.
-        if reading.get(q.ENERGY) is not None or (self.power is not None and not self.has_counter):
+        if reading.get(q.ENERGY) is not None or (self._knows_power(at) and not self.has_counter):
             self.metered_at = at
         posted = self._close(_Tick(at, unix, parts, lists, good), reading)
         if good and self.evidence is not None and self.evidence.lists[0] is not lists:
@@ -198,16 +198,26 @@ class GpuEnergyLedger:
     def _integrate(self, at: float, reading: Reading) -> None:
         power = reading.get(q.POWER)
         if power is None:
-            self.power = self.excess_since = None
+            self.excess_since = None
+            # A GPU that is down, or idle and perhaps asleep, may draw less than before and after.
+            may_sleep = not reading.up or reading.get(q.UTILIZATION) == 0
+            if may_sleep or (self.power is not None and at - self.power[1] > LONGEST_INTERVAL):
+                self.power = None
             return
         if self._is_excessive(at, power, reading):
             return
-        if self.power is not None:
+        # The power during a gap is unknown: do not integrate over it.
+        if self.power is not None and at - self.power[1] <= LONGEST_INTERVAL:
             before, then = self.power
-            # The power during a gap is unknown: do not integrate over it.
-            if at - then <= LONGEST_INTERVAL:
-                self.integral += (power + before) / 2 * (at - then) * 1000
+            self.integral += (power + before) / 2 * (at - then) * 1000
+        elif self.uses_power:
+            # The integral does not cover the whole interval: it must not teach a floor.
+            self.quiet_since = None
         self.power = (power, at)
+
+    def _knows_power(self, at: float) -> bool:
+        """Whether power was read at this tick, so that the integral reaches until now."""
+        return self.power is not None and self.power[1] == at
 
     def _is_excessive(self, at: float, power: float, reading: Reading) -> bool:
         """Whether power cannot be true: the next reading replaces it. After a minute, its limit is wrong."""
@@ -271,7 +281,7 @@ class GpuEnergyLedger:
         if self.frozen:
             if moved or verdict.epoch_closed:
                 return self._thaw(now)
-            return self._close_integrated(now) if now.good else []
+            return self._close_integrated(now) if now.good and self._knows_power(now.at) else []
         if self._is_frozen(now):
             return self._freeze(now)
         if verdict.epoch_closed or (moved and not verdict.closes):
@@ -285,7 +295,7 @@ class GpuEnergyLedger:
             return []
         if self.has_counter and self.unread_since is None:
             self.unread_since = now.at
-        if not now.good:
+        if not now.good or not self._knows_power(now.at):
             return []
         if not self.has_counter:
             return self._close_integrated(now)
@@ -372,7 +382,7 @@ class GpuEnergyLedger:
 
     def _close_integrated(self, now: _Tick) -> list[Posting]:
         millijoules = int(self.integral)
-        if self.evidence is not None:
+        if self.evidence is not None and now.at - self.evidence.lists[-1].at <= LONGEST_INTERVAL:
             posted = [self._booked(now, millijoules, integrated=True)]
         else:
             # Power was reported, but the processes were unknown for too long.

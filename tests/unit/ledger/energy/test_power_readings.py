@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from builders import gpu, process, reading, snapshot
-from energy_helpers import Bench
+from energy_helpers import UNIX, Bench
 from gpuledger.ledger.energy.energy_ledger import EnergyLedger
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.model import quantities as q
@@ -118,3 +118,58 @@ def test_nonsense_before_a_gap_does_not_make_that_after_it_true(what: str) -> No
     for second in range(100, 111):
         bench.tick(float(second), None, [RESIDENT], power=65_535.0 if second == 100 else WATTS)
     assert sum(one.millijoules for one in bench.posted) == (1 + 9) * 60 * J
+
+
+@pytest.mark.parametrize(
+    ("what", "utilization", "absent", "joules"),
+    [
+        ("one reading", 0.5, {50}, 6000),
+        ("every other one", 0.5, set(range(1, 100, 2)), 6000),
+        ("no utilization is reported", None, {50}, 6000),
+        ("a minute", 0.5, set(range(20, 79)), 6000),
+        ("longer is a gap", 0.5, set(range(20, 80)), 6000 - 61 * 60),
+        ("an idle GPU may be asleep", 0.0, {50}, 6000 - 2 * 60),
+    ],
+)
+def test_a_busy_gpu_draws_power_while_it_is_not_read(
+    what: str, utilization: float | None, absent: set[int], joules: float
+) -> None:
+    bench = Bench(CARD, limit=LIMIT)
+    for second in range(101):
+        power = None if second in absent else WATTS
+        bench.tick(float(second), None, [RESIDENT], power=power, utilization=utilization, samples=None)
+    assert sum(one.millijoules for one in bench.posted) == joules * J, what
+    assert sum(sum(one.booked.processes.values()) for one in bench.posted) == joules * J, what
+
+
+def test_no_energy_is_summed_over_a_time_in_which_the_gpu_was_down() -> None:
+    bench = Bench(CARD)
+    for second in range(21):
+        if second == 10:
+            bench.book.post(10.0, UNIX + 10, Reading(CARD, up=False, processes=None), (), whole=True)
+        else:
+            bench.tick(float(second), None, [RESIDENT], power=WATTS)
+    assert sum(one.millijoules for one in bench.posted) == 18 * WATTS * J
+
+
+@pytest.mark.parametrize(("what", "wrong"), [("absent", None), ("beyond the limit", 65_535.0)])
+def test_readings_that_are_left_out_teach_no_lower_floor(what: str, wrong: float | None) -> None:
+    for utilization in (None, 0.0):
+        bench = Bench(CARD, limit=LIMIT)
+        for second in range(1000):
+            power = wrong if second % 15 == 14 else WATTS
+            bench.tick(float(second), None, [RESIDENT], power=power, utilization=utilization)
+        assert bench.book.floors.resident.floor() in (None, 60_050), (what, utilization)
+
+
+@pytest.mark.parametrize(("seconds", "unobserved"), [(59, 0), (60, 61), (100, 101)])
+def test_power_is_unobserved_if_no_list_was_read_for_more_than_a_minute(
+    seconds: int, unobserved: int
+) -> None:
+    """As the energy of a counter is."""
+    bench = Bench(CARD)
+    for second in range(300):
+        lists = None if 100 < second <= 100 + seconds else [RESIDENT]
+        bench.tick(float(second), None, lists, power=WATTS)
+    assert sum(one.unobserved for one in bench.posted) == unobserved * WATTS * J
+    assert sum(one.millijoules for one in bench.posted) == 299 * WATTS * J

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from chart import MATRIX, of_kind
+from chart import MATRIX, notes, of_kind
+from gpuledger.agent.config.agent_config import read_agent_config
 
 AGENT = {
     "agent": {"enabled": True, "replicas": 3, "config": {"remote_write": [{"url": "http://store/write"}]}}
@@ -86,3 +89,62 @@ def test_the_agents_network_policy_restricts_only_ingress() -> None:
     policies = of_kind("NetworkPolicy", {**AGENT, "networkPolicy": {"enabled": True}})
     (own,) = [policy for policy in policies if policy["metadata"]["name"].endswith("-agent")]
     assert own["spec"]["policyTypes"] == ["Ingress"]
+
+
+def config_of_agent(values: Any) -> dict[str, Any]:
+    (secret,) = [one for one in of_kind("Secret", values) if "agent.yaml" in one["stringData"]]
+    return dict(yaml.safe_load(secret["stringData"]["agent.yaml"]))
+
+
+@pytest.mark.parametrize(
+    ("values", "is_added"),
+    [
+        ({}, False),
+        ({"nameOverride": "gpus"}, True),
+        ({"nameOverride": "gpus", "metricsPath": "/gpu"}, True),
+        # The label by which the agent finds NVIDIA's exporter.
+        ({"nameOverride": "dcgm-exporter"}, False),
+        ({"nameOverride": "gpus", "mode": "none"}, False),
+    ],
+    ids=["default", "other name", "other name and path", "NVIDIA's name", "no exporters"],
+)
+def test_the_agent_finds_the_exporters_of_its_chart_also_under_another_name(
+    values: Any, is_added: bool, tmp_path: Path
+) -> None:
+    config = config_of_agent({**AGENT, **values})
+    if not is_added:
+        assert config == AGENT["agent"]["config"]
+        return
+    assert config["features"]["openAgent"]["autoTargets"] is True
+    file = tmp_path / "agent.yaml"
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    own = read_agent_config(file, {}).selections[0]
+    (daemonset,) = of_kind("DaemonSet", {**AGENT, **values})
+    template = daemonset["spec"]["template"]
+    assert own.selector.matches(template["metadata"]["labels"])
+    assert own.namespaces.names == {"gpus"}
+    (endpoint,) = own.endpoints
+    assert endpoint.port in [port["name"] for port in template["spec"]["containers"][0]["ports"]]
+    assert endpoint.path == values.get("metricsPath", "/metrics")
+
+
+@pytest.mark.parametrize(
+    ("values", "open_agent", "warning"),
+    [
+        ({}, {}, ""),
+        ({"metricsPath": "/gpu"}, {}, "metricsPath is /gpu"),
+        ({"metricsPath": "/gpu"}, {"globalPath": "/gpu"}, ""),
+        ({"metricsPath": "/gpu", "nameOverride": "gpus"}, {}, ""),
+        ({"web": {"scheme": "https"}}, {}, "TLS or passwords"),
+        ({"web": {"config": {"basic_auth_users": {"a": "b"}}}}, {}, "TLS or passwords"),
+        ({"web": {"scheme": "https"}}, {"targets": [{"targetName": "mine"}]}, ""),
+        ({"web": {"scheme": "https"}, "mode": "none"}, {}, ""),
+    ],
+)
+def test_the_notes_warn_if_the_agent_cannot_scrape_the_exporters(
+    values: Any, open_agent: Any, warning: str
+) -> None:
+    config = {**AGENT["agent"]["config"], "features": {"openAgent": open_agent}}
+    text = notes({**values, "agent": {**AGENT["agent"], "config": config}})
+    found = [line for line in text.splitlines() if line.startswith("WARNING: agent:")]
+    assert [warning in line for line in found] == ([True] if warning else [])

@@ -89,6 +89,31 @@ kubernetes.events: kubernetes.events
 {{- toYaml (mustMergeOverwrite $made (deepCopy $v.config)) -}}
 {{- end -}}
 
+{{/* true if the chart's agent looks for exporters by their usual labels and path, and these pods are exporters. */}}
+{{- define "gpuledger.agentDiscovers" -}}
+{{- $open := dig "features" "openAgent" dict .v.agent.config -}}
+{{- if and .v.agent.enabled (eq .mode "daemonset") (not $open.targets) (ne (toString $open.autoTargets) "false") (ne (toString $open.enabled) "false") -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The agent's configuration. With a nameOverride, the exporters lack the label by which an agent finds them. */}}
+{{- define "gpuledger.agentConfig" -}}
+{{- $config := deepCopy .v.agent.config -}}
+{{- $name := include "gpuledger.name" . -}}
+{{- if and (include "gpuledger.agentDiscovers" .) (not (has $name (list "gpuledger" "dcgm-exporter" "gke-managed-dcgm-exporter"))) -}}
+{{- $endpoint := dict "port" "metrics" "path" .v.metricsPath "addNodeLabel" true -}}
+{{- $labels := dict "app.kubernetes.io/name" $name "app.kubernetes.io/instance" .Release.Name "app.kubernetes.io/component" .component -}}
+{{- $target := dict "targetName" "gpuledger-exporter" "jobLabel" "app.kubernetes.io/name" "type" "PodMonitor" -}}
+{{- $_ := set $target "namespaceSelector" (dict "matchNames" (list .Release.Namespace)) -}}
+{{- $_ = set $target "selector" (dict "matchLabels" $labels) -}}
+{{- $_ = set $target "endpoints" (list $endpoint) -}}
+{{- $open := dict "autoTargets" true "targets" (list $target) -}}
+{{- $config = mustMergeOverwrite $config (dict "features" (dict "openAgent" $open)) -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
 {{/* energy.zero_hold for the scrape interval of these values with its timeout; empty if the program's default is long enough. */}}
 {{- define "gpuledger.zeroHold" -}}
 {{- $longest := 0 -}}

@@ -61,6 +61,14 @@
 {{- $warnings = append $warnings (printf "%s.tlsConfig is empty: Prometheus scrapes pods by IP address, so it cannot verify their certificate; set ca and serverName." $key) -}}
 {{- end -}}
 {{- end -}}
+{{- if include "gpuledger.agentDiscovers" . -}}
+{{- $own := eq (include "gpuledger.name" .) "gpuledger" -}}
+{{- if or (eq (include "gpuledger.scheme" .) "https") $v.web.existingSecret (get $v.web.config "basic_auth_users") -}}
+{{- $warnings = append $warnings "agent: the exporters have TLS or passwords (web), which the agent does not know: add a target with tlsConfig or basicAuth to agent.config.features.openAgent.targets." -}}
+{{- else if and $own (ne $v.metricsPath (dig "features" "openAgent" "globalPath" "/metrics" $v.agent.config)) -}}
+{{- $warnings = append $warnings (printf "agent: metricsPath is %s, but the agent scrapes another path: set agent.config.features.openAgent.globalPath to it." $v.metricsPath) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (not $v.rbac.create) (has $v.kubernetes.names (list "auto" "api")) -}}
 {{- $warnings = append $warnings "rbac.create is off: without permission to list and watch pods, gpuledger does not know their labels and controllers." -}}
 {{- end -}}

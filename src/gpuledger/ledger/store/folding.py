@@ -8,7 +8,7 @@ and the time of each account by both bases. The single processes and the times w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -115,8 +115,11 @@ def fold_time_spans(connection: Connection, before: int, most: int, cells: CellB
     reader = TimeReader(connection, session)
     spans = connection.execute(_OLD_TIME_SPANS, (before, most)).fetchall()
     folded: dict[tuple[int, int, str, int, bool], list[int]] = {}
+    # Read before the splits are deleted.
+    owners: dict[int, set[int]] = {}
     for number, quarter, ends, split, length in spans:
         hour = cells.begins(quarter)
+        owners[split] = _owners_of(reader, split)
         for entry, (allocation, residence) in reader.split(split).amounts(length).items():
             party = reader.entry_party(entry.session, entry.owner)
             owner = 0 if party is None else number_of(party, hour)
@@ -127,16 +130,17 @@ def fold_time_spans(connection: Connection, before: int, most: int, cells: CellB
         connection.execute(_KEEP_TIME, (length, ends, ends, number))
         connection.execute("DELETE FROM time_spans WHERE number = ?", (number,))
     connection.executemany(_ADD_GPU_TIME, [(*key, *amounts) for key, amounts in folded.items()])
-    splits = {split for *_, split, _ in spans}
-    deleted = [one for one in splits if connection.execute(_DELETE_SPLIT, (one,)).rowcount]
+    deleted = {
+        split: mine for split, mine in owners.items() if connection.execute(_DELETE_SPLIT, (split,)).rowcount
+    }
     _delete_owners(connection, reader, deleted)
     return len(spans)
 
 
-def _delete_owners(connection: Connection, reader: TimeReader, splits: Sequence[int]) -> None:
-    """Delete the owners that had one of these deleted splits as their last one."""
+def _delete_owners(connection: Connection, reader: TimeReader, splits: Mapping[int, set[int]]) -> None:
+    """Delete the owners that had one of these deleted splits, which are with their owners, as their last."""
     query = "SELECT number FROM time_owners WHERE number = ? AND split = ?"
-    rows = {(owner, split) for split in splits for owner in _owners_of(reader, split)}
+    rows = ((owner, split) for split, mine in splits.items() for owner in mine)
     left = {owner for row in rows for (owner,) in connection.execute(query, row)}
     if not left:
         return

@@ -86,6 +86,17 @@ def test_spans_that_the_size_limit_leaves_keep_their_owner(tmp_path: Path) -> No
     assert owners == {PODS[0].pod}
 
 
+def test_more_splits_than_a_reader_remembers_are_folded_in_one_step(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    for number in range(300):
+        pod = Workload("pod", "ml", f"short-{number}", "main", pod_uid=f"uid-{number}")
+        node.look(A, has=[Allocation(A, pod)])
+    node.store.close()
+    file = folded(node.file, HOUR + 7200, tmp_path / "folded.db")
+    assert sums(file) == sums(node.file) == {A.uuid: [299_000_000] * 2}
+    assert rows(file, "SELECT * FROM time_owners") == []
+
+
 def test_owners_of_folded_spans_are_deleted(tmp_path: Path) -> None:
     node = Node(tmp_path, clock=FakeClock(HOUR), limits=RetentionLimits(7200.0))
     for number in range(600):

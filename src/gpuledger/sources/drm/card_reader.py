@@ -80,7 +80,7 @@ class CardReadings:
                 found.values[quantity] = value
             if quantity.key in q.QUANTITIES:
                 found.supported[quantity.key] = value is not None
-        self._add_energy(found, wanted, now)
+        self._add_energy(found, wanted, now, findings)
         if self.card.driver == AMDGPU and wanted & THROTTLE_TIMES:
             times = self._throttled.read(self.files.metrics, now)
             for quantity, nanoseconds in times.items():
@@ -120,16 +120,23 @@ class CardReadings:
             known = self._slow[quantity] = (now, read(self.files))
         return known[1]
 
-    def _add_energy(self, found: CardValues, wanted: frozenset[Quantity], now: float) -> None:
+    def _add_energy(
+        self, found: CardValues, wanted: frozenset[Quantity], now: float, findings: SourceFindings
+    ) -> None:
         if not wanted & {q.ENERGY, q.POWER, q.POWER_INSTANT}:
             return
         energy = self._energy(now)
         if energy is not None and q.ENERGY in wanted:
             found.values[q.ENERGY] = energy
             found.supported[q.ENERGY.key] = True
-        if self.card.driver in INTEL_DRIVERS and q.POWER in wanted and self._intel.watts is not None:
-            found.values[q.POWER] = self._intel.watts
+        watts = self._intel.watts
+        if self.card.driver in INTEL_DRIVERS and q.POWER in wanted and watts is not None:
             found.supported[q.POWER.key] = True
+            if q.POWER.is_possible(watts):
+                found.values[q.POWER] = watts
+            else:
+                # The counter leapt.
+                findings.reject(q.POWER.key, watts, self.card.gpu)
 
     def _energy(self, now: float) -> int | None:
         files = self.files

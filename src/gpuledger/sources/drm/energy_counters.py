@@ -60,15 +60,18 @@ class ShortCounter:
     turns: int = 0
     last: int | None = None
     last_at: float = 0.0
+    last_watts: float = 0.0
 
     def extend(self, counts: int, at: float, watts: float | None) -> int:
         """The counts with the turns seen so far. A fall that power does not explain restarts the counter."""
         counts %= _TURN
         if self.last is not None and counts < self.last:
             joules = (counts + _TURN - self.last) >> _COUNT_BITS
-            fits = watts is not None and joules <= _HEADROOM * watts * (at - self.last_at + 1)
+            # Work may have ended, or begun, since the last reading.
+            highest = max(watts or 0.0, self.last_watts)
+            fits = joules <= _HEADROOM * highest * (at - self.last_at + 1)
             self.turns = self.turns + 1 if fits else 0
-        self.last, self.last_at = counts, at
+        self.last, self.last_at, self.last_watts = counts, at, watts or 0.0
         return self.turns * _TURN + counts
 
 
@@ -86,16 +89,24 @@ class CardOfTwoDies:
     """Splits the energy of an MI250 between its dies: the first die's counter covers both, the second has 0.
 
     Each die gets a counter that begins at 0 with this program; their sum grows exactly as the card's counter.
+    A fall of that counter is a new start only if the next reading goes on from there.
     """
 
     counters: list[int] = field(default_factory=lambda: [0, 0])
     _last: int | None = None
+    _fallen: int | None = None
     _activity: tuple[int | None, int | None] = (None, None)
 
     def split(self, first: DieReading, second: DieReading) -> tuple[int, int]:
         """The millijoules of both dies, by their activity since the last call, else equally."""
         now = to_millijoules(first.counts)
-        gained = 0 if self._last is None else max(0, now - self._last)
+        start = now if self._last is None else self._last
+        if now < start:
+            if self._fallen is None or now < self._fallen:
+                self._fallen = now
+                return self.counters[0], self.counters[1]
+            start = self._fallen
+        gained, self._fallen = now - start, None
         before, self._activity = self._activity, (first.activity, second.activity)
         weights = [
             _growth(die.activity, earlier, die.busy)

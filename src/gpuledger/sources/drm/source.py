@@ -113,10 +113,11 @@ class DrmSource:
                 "no_gpu",
             )
         self.selection.log_omission()
-        self._update_states(cards)
+        with_dies = self._add_dies(cards)
+        self._update_states(with_dies)
         times.append(self._timer())
-        values = {card.address: self._read_card(card, wanted, elapsed, findings) for card in cards}
-        self._split_dies(cards, values, wanted)
+        values = {card.address: self._read_card(card, wanted, elapsed, findings) for card in with_dies}
+        self._split_dies(with_dies, values, wanted)
         times.append(self._timer())
         processes = self._processes.read(cards, values, self._host, unix, elapsed)
         times.append(self._timer())
@@ -153,6 +154,12 @@ class DrmSource:
     def hidden_processes(self) -> tuple[int, int]:
         """Processes of the last read with descriptors that may not be looked at, and all processes."""
         return self._processes.hidden, self._processes.total
+
+    def _add_dies(self, cards: list[DrmCard]) -> list[DrmCard]:
+        """The cards, and the dies that are not selected but share the energy counter of one that is."""
+        if not self._settings.devices or not any(card.has_two_dies for card in cards):
+            return cards
+        return [*cards, *(one for one in self._cards.cards() if one.has_two_dies and one not in cards)]
 
     def _update_states(self, cards: list[DrmCard]) -> None:
         before, self._states = self._states, {}

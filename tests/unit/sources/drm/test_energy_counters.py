@@ -67,6 +67,13 @@ def test_a_turn_that_power_explains_goes_on() -> None:
     assert counter.extend(201 * JOULE, 12.0, 300.0) == (1 << 32) + 201 * JOULE
 
 
+@pytest.mark.parametrize(("before", "after"), [(300.0, 30.0), (300.0, None), (30.0, 300.0)])
+def test_work_may_end_or_begin_at_a_turn(before: float, after: float | None) -> None:
+    counter = ShortCounter()
+    counter.extend((1 << 32) - 100 * JOULE, 10.0, before)
+    assert counter.extend(200 * JOULE, 11.0, after) == (1 << 32) + 200 * JOULE
+
+
 @pytest.mark.parametrize("watts", [None, 0.0, 1.0, 200.0])
 def test_a_fall_that_power_does_not_explain_is_a_new_start(watts: float | None) -> None:
     counter = ShortCounter()
@@ -105,6 +112,23 @@ def test_the_busier_die_gets_more() -> None:
     # The second die's sum of activity has turned over: it grew by 31.
     assert card.split(DieReading(400 * JOULE, 193, 0.9), DieReading(0, 30, 0.0)) == (300_000, 100_000)
     assert card.split(DieReading(402 * JOULE, 193, 0.9), DieReading(0, 30, 0.0)) == (301_000, 101_000)
+
+
+@pytest.mark.parametrize(
+    ("what", "joules", "gained"),
+    [
+        ("it goes on", (1000, 997, 1001, 1002), 2),
+        ("it goes on after two", (1000, 997, 990, 1001, 1002), 2),
+        ("it starts again", (1000, 2, 3, 4), 2),
+        ("it starts again twice", (1000, 2, 3, 1, 2), 2),
+        ("it stands still after the fall", (1000, 2, 2, 3), 1),
+    ],
+)
+def test_a_fall_of_the_counter_books_nothing_twice(what: str, joules: tuple[int, ...], gained: int) -> None:
+    card = CardOfTwoDies()
+    for number in joules:
+        found = card.split(DieReading(number * JOULE, None, 1.0), DieReading(0, None, 1.0))
+    assert sum(found) == gained * 1000, what
 
 
 def die_card(address: str, board: str, device: int = 0x740C) -> DrmCard:

@@ -280,25 +280,41 @@ def test_a_counter_that_firmware_does_not_keep_is_absent(node: DrmNode, counts: 
     assert reading.supported["energy"] is False
 
 
+def add_mi250(node: DrmNode, joules: int, first: int, second: int) -> None:
+    """Both dies, with sums of their activity."""
+    for number, (energy, activity, power) in enumerate(((joules, first, 400), (0, second, 0))):
+        node.machine.add_card(
+            number,
+            f"0000:0{3 + number}:00.0",
+            "1002:740c",
+            hwmon={"power1_average": power * 1_000_000, "power1_cap": 560_000_000 if power else 0},
+            gpu_metrics=metrics_table((1, 3), energy_accumulator=energy << 16, gfx_activity_acc=activity),
+            unique_id=f"a{number}",
+            serial_number="PCB-1",
+        )
+
+
 def test_the_dies_of_an_mi250_share_the_counter_of_the_first(node: DrmNode) -> None:
     readings: list[Reading] = []
     for joules, first, second in ((100, 0, 0), (500, 300, 100)):
-        for number, (energy, activity, power) in enumerate(((joules, first, 400), (0, second, 0))):
-            node.machine.add_card(
-                number,
-                f"0000:0{3 + number}:00.0",
-                "1002:740c",
-                hwmon={"power1_average": power * 1_000_000, "power1_cap": 560_000_000 if power else 0},
-                gpu_metrics=metrics_table((1, 3), energy_accumulator=energy << 16, gfx_activity_acc=activity),
-                unique_id=f"a{number}",
-                serial_number="PCB-1",
-            )
+        add_mi250(node, joules, first, second)
         readings = list(node.read().readings)
     assert [energy_of(reading) for reading in readings] == [300_000, 100_000]
     # The first die's power is that of both.
     assert [reading.get(q.POWER) for reading in readings] == [400.0, None]
     # These counters begin with the program.
     assert {reading.rules.epoch for reading in readings} == {"run-1700000500"}
+
+
+@pytest.mark.parametrize(("selected", "joules"), [("0", 300), ("1", 100)])
+def test_a_die_that_is_selected_alone_has_its_part_of_the_energy(
+    tmp_path: Path, selected: str, joules: int
+) -> None:
+    node = DrmNode(tmp_path, devices=(selected,))
+    add_mi250(node, 100, 0, 0)
+    node.read()
+    add_mi250(node, 500, 300, 100)
+    assert energy_of(only(node)) == joules * 1000
 
 
 def test_an_intel_counter_names_its_file(node: DrmNode) -> None:
@@ -308,6 +324,14 @@ def test_an_intel_counter_names_its_file(node: DrmNode) -> None:
     node.machine.write("sys/class/drm/card0/device/hwmon/hwmon0/energy2_input", "65000000\n")
     reading = only(node)
     assert (energy_of(reading), reading.get(q.POWER), reading.rules.epoch) == (65_000, 60.0, "pkg")
+
+
+def test_the_power_of_a_counter_that_leapt_is_left_out_and_counted(node: DrmNode) -> None:
+    node.machine.add_card(0, XE, "8086:e20b", "xe", hwmon={"energy1_input": 5_000_000})
+    node.read()
+    node.machine.write("sys/class/drm/card0/device/hwmon/hwmon0/energy1_input", f"{1 << 62}\n")
+    snapshot = node.read()
+    assert (snapshot.readings[0].get(q.POWER), snapshot.invalid) == (None, 1)
 
 
 def test_another_index_of_the_same_gpu_changes_nothing_else(node: DrmNode) -> None:

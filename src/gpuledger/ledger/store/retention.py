@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import logging
+import sqlite3
+from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
-from math import isfinite
-from typing import TYPE_CHECKING
+from math import inf, isfinite
+from pathlib import Path
 
 from gpuledger.ledger.store.hour_cells import HourCells
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 
-if TYPE_CHECKING:
-    from sqlite3 import Connection
+log = logging.getLogger("gpuledger.store")
 
+# Seconds without a clock step before history is deleted by age: a wrong year at boot must not delete the
+# ledger.
+_CLOCK_TRUSTED = 3600.0
+_CLOCK_STEP = 60.0
+_PRUNE_EVERY = 60.0
 _STEP = 200
 # Folding a span costs more than deleting a row.
 _FOLDS = 50
@@ -61,7 +67,65 @@ class PruneResult:
     for_size: bool = False
 
 
-def prune_history(connection: Connection, unix: float, limits: RetentionLimits) -> PruneResult:
+class HistoryPruner:
+    """Prunes the ledger that a program writes: a step at a time, or one each minute while nothing is old.
+
+    `error` says why the last step failed because of its rows; empty if it did not.
+    """
+
+    def __init__(self, file: Path, now: float) -> None:
+        """`now` is in seconds of the clock that `run` gets."""
+        self._file = file
+        self._next = now
+        # Wall time minus `now`, and since when: a clock that was just set is not trusted yet.
+        self._wall: tuple[float, float] | None = None
+        self._too_large = False
+        self.error = ""
+
+    def run(self, connection: sqlite3.Connection, now: float, unix: float, limits: RetentionLimits) -> None:
+        """Run a step if it is time for one. Raises sqlite3.Error if the file cannot be read or written.
+
+        Rows that no program can read, for example after a fault of the memory, remain as they are: the rest
+        of the ledger is used and written as before.
+        """
+        if self._wall is None or abs(unix - now - self._wall[0]) > _CLOCK_STEP:
+            self._wall = (unix - now, now)
+        if now < self._next:
+            return
+        if now - self._wall[1] < _CLOCK_TRUSTED:
+            limits = replace(limits, detail=inf, hours=inf)
+        try:
+            pruned = prune_history(connection, unix, limits)
+        except (sqlite3.OperationalError, MemoryError):
+            raise
+        except Exception as error:
+            # SQLite's error for a damaged file; its subclasses are about values.
+            if type(error) is sqlite3.DatabaseError:
+                raise
+            self._next = now + _PRUNE_EVERY
+            self._report(f"{type(error).__name__}: {error}")
+            return
+        if not pruned.more:
+            self.error = ""
+        if pruned.for_size and not self._too_large:
+            log.warning(
+                "%s is larger than store.max_size: folding and deleting its oldest history (%d rows so far)",
+                self._file,
+                pruned.deleted,
+            )
+        # Logged once until it fits again.
+        self._too_large = pruned.for_size or (self._too_large and pruned.more)
+        self._next = now if pruned.more else now + _PRUNE_EVERY
+
+    def _report(self, why: str) -> None:
+        what = f"{self._file}: old history is neither summed to hours nor deleted ({why})"
+        text = f"{what}: run `gpuledger books check`"
+        if text != self.error:
+            log.error("%s", text)
+        self.error = text
+
+
+def prune_history(connection: sqlite3.Connection, unix: float, limits: RetentionLimits) -> PruneResult:
     """Run one step in a separate transaction. Raises sqlite3.Error."""
     # Used bytes only: freed pages are reused before the file grows. While the clock is not trusted, nothing
     # is deleted for any reason.
@@ -83,7 +147,7 @@ def prune_history(connection: Connection, unix: float, limits: RetentionLimits) 
     return PruneResult(deleted, more=more, for_size=for_size and deleted > 0)
 
 
-def used_bytes(connection: Connection) -> int:
+def used_bytes(connection: sqlite3.Connection) -> int:
     """Bytes of pages in use."""
     count, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -92,12 +156,12 @@ def used_bytes(connection: Connection) -> int:
     return int((count - free) * size)
 
 
-def _fold(connection: Connection, unix: float, detail: float, cells: HourCells) -> bool:
+def _fold(connection: sqlite3.Connection, unix: float, detail: float, cells: HourCells) -> bool:
     """Return whether something was folded, so that there may be more."""
     return isfinite(detail) and _fold_before(connection, int((unix - detail) // QUARTER), cells)
 
 
-def _fold_before(connection: Connection, before: int, cells: HourCells) -> bool:
+def _fold_before(connection: sqlite3.Connection, before: int, cells: HourCells) -> bool:
     """Fold some of the full hours before this quarter; return whether there were any."""
     # Imported lazily: the first step is an hour after the start.
     from gpuledger.ledger.store.folding import fold_spans, fold_time_spans
@@ -110,7 +174,7 @@ def _fold_before(connection: Connection, before: int, cells: HourCells) -> bool:
     )
 
 
-def _fold_presence(connection: Connection, hour: int, cells: HourCells) -> bool:
+def _fold_presence(connection: sqlite3.Connection, hour: int, cells: HourCells) -> bool:
     """Fold an hour of times, and some of what owners used; return whether there was any."""
     from gpuledger.ledger.store.folding import fold_times
     from gpuledger.ledger.store.usage_folding import fold_usage
@@ -119,7 +183,7 @@ def _fold_presence(connection: Connection, hour: int, cells: HourCells) -> bool:
     return fold_times(connection, hour, cells) or has_usage
 
 
-def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
+def _delete(connection: sqlite3.Connection, before: float, *, sessions: bool) -> int:
     """Delete history that ended before this time, at most one step per kind; return the number of rows.
 
     `sessions` are deleted only when no span refers to them any more.
@@ -130,7 +194,7 @@ def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
     return deleted + _delete_sessions(connection, before) if sessions else deleted
 
 
-def _delete_hours(connection: Connection, before: int) -> int:
+def _delete_hours(connection: sqlite3.Connection, before: int) -> int:
     """Delete the oldest hours before this quarter. No kind of rows begins earlier than the others."""
     which = (before, _STEP)
     connection.execute(_FORGET_HOURS, which)
@@ -144,7 +208,7 @@ def _delete_hours(connection: Connection, before: int) -> int:
     return int(deleted) + _delete_usage(connection, gone)
 
 
-def _delete_usage(connection: Connection, before: int) -> int:
+def _delete_usage(connection: sqlite3.Connection, before: int) -> int:
     """Delete what owners used in the oldest hours before this quarter; return the number of rows."""
     deleted = connection.execute("DELETE FROM usage_hours WHERE quarter < ?", (before,)).rowcount
     connection.execute("DELETE FROM usage_periods WHERE last_quarter < ?", (before,))
@@ -152,13 +216,13 @@ def _delete_usage(connection: Connection, before: int) -> int:
     return int(deleted)
 
 
-def _oldest(connection: Connection, table: str, before: int) -> int:
+def _oldest(connection: sqlite3.Connection, table: str, before: int) -> int:
     """The first quarter of a table, at most `before`."""
     (oldest,) = connection.execute(f"SELECT min(quarter) FROM {table}").fetchone()
     return before if oldest is None else min(oldest, before)
 
 
-def _delete_gpu_time(connection: Connection, before: int) -> int:
+def _delete_gpu_time(connection: sqlite3.Connection, before: int) -> int:
     """Delete the oldest hours of time before this quarter, as a whole, so that both bases stay balanced."""
     deleted = 0
     while deleted < _STEP and (oldest := _oldest(connection, "hour_gpu_time", before)) < before:
@@ -178,7 +242,7 @@ def _delete_gpu_time(connection: Connection, before: int) -> int:
     return deleted
 
 
-def _delete_sessions(connection: Connection, before: float) -> int:
+def _delete_sessions(connection: sqlite3.Connection, before: float) -> int:
     which = (before, _STEP)
     connection.execute(f"DELETE FROM stays WHERE session IN ({_OLD_SESSIONS})", which)
     connection.execute(f"UPDATE xids SET session = NULL WHERE session IN ({_OLD_SESSIONS})", which)
@@ -186,7 +250,7 @@ def _delete_sessions(connection: Connection, before: float) -> int:
     return int(connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount)
 
 
-def _delete_oldest(connection: Connection, unix: float, cells: HourCells) -> int:
+def _delete_oldest(connection: sqlite3.Connection, unix: float, cells: HourCells) -> int:
     """A step for size: fold what is not folded yet, then delete the oldest hours and sessions."""
     # A full hour: spans of the hour that is cut by it are not folded, and need their sessions.
     young = cells.begins(int(unix // QUARTER) - _YOUNG)

@@ -8,14 +8,13 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import tzinfo
-from math import inf
 from pathlib import Path
 from threading import Lock as Mutex
 
 from gpuledger.host.time_zone import time_zone_name
 from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
 from gpuledger.ledger.store.hour_cells import update_zone
-from gpuledger.ledger.store.retention import RetentionLimits, prune_history
+from gpuledger.ledger.store.retention import HistoryPruner, RetentionLimits
 from gpuledger.ledger.store.schema import (
     BEGUN,
     BOOKS_ID,
@@ -37,11 +36,6 @@ log = logging.getLogger("gpuledger.store")
 
 PART = "store"
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
-# Seconds without a clock step before history is deleted by age: a wrong year at boot must not delete the
-# ledger.
-_CLOCK_TRUSTED = 3600.0
-_CLOCK_STEP = 60.0
-_PRUNE_EVERY = 60.0
 _CACHE_KIB = 1024
 # Maximum wait of a commit for another program's lock; the tick waits as well.
 _BUSY_MS = 100
@@ -88,10 +82,7 @@ class Store:
         self._error = ""
         self._retry_wait = _FIRST_WAIT
         self._retry_at = 0.0
-        self._prune_at = clock.elapsed()
-        # Wall time minus elapsed, and since when: a clock that was just set is not trusted yet.
-        self._wall: tuple[float, float] | None = None
-        self._too_large = False
+        self._pruner = HistoryPruner(self.file, clock.elapsed())
         self._unsaved: Journal | None = None
         # The journal of the last commit: what it has left is written when the file is closed.
         self._journal: Journal | None = None
@@ -114,7 +105,7 @@ class Store:
         began = self._clock.elapsed()
         with self._mutex:
             shown = self._save(journal, began)
-        return CollectorRun(PART, self._clock.elapsed() - began, self._error), shown
+        return CollectorRun(PART, self._clock.elapsed() - began, self._error or self._pruner.error), shown
 
     def close(self) -> None:
         """Write pending changes, mark the file as clean and close it. Idempotent."""
@@ -226,7 +217,10 @@ class Store:
             )
             journal.lost = 0
         self._succeed()
-        self._prune(self._connection, now, journal.unix)
+        try:
+            self._pruner.run(self._connection, now, journal.unix, self.limits)
+        except sqlite3.Error as error:
+            self._fail(error, now)
         return True
 
     def _check_place(self) -> None:
@@ -314,29 +308,6 @@ class Store:
         self._error, self._retry_wait, self._retry_at, self._unsaved = "", _FIRST_WAIT, 0.0, None
         if self._lock is not None:
             self._lock.set_ahead(ahead=False)
-
-    def _prune(self, connection: sqlite3.Connection, now: float, unix: float) -> None:
-        if self._wall is None or abs(unix - now - self._wall[0]) > _CLOCK_STEP:
-            self._wall = (unix - now, now)
-        if now < self._prune_at:
-            return
-        limits = self.limits
-        if now - self._wall[1] < _CLOCK_TRUSTED:
-            limits = replace(limits, detail=inf, hours=inf)
-        try:
-            pruned = prune_history(connection, unix, limits)
-        except sqlite3.Error as error:
-            self._fail(error, now)
-            return
-        if pruned.for_size and not self._too_large:
-            log.warning(
-                "%s is larger than store.max_size: folding and deleting its oldest history (%d rows so far)",
-                self.file,
-                pruned.deleted,
-            )
-        # Logged once until it fits again.
-        self._too_large = pruned.for_size or (self._too_large and pruned.more)
-        self._prune_at = now if pruned.more else now + _PRUNE_EVERY
 
     def _close_cleanly(self, connection: sqlite3.Connection) -> None:
         try:

@@ -184,6 +184,42 @@ def test_a_file_damaged_while_open_is_replaced_and_gets_everything_in_memory(
     assert exported_values(again.tick({A: 2500 * J}, [P])) == after
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE time_splits SET split = '{'",
+        "DELETE FROM time_splits WHERE number = 3",
+        "UPDATE sessions SET labels = '{'",
+        "UPDATE spans SET begins = 'x'",
+        "UPDATE time_spans SET microseconds = 'x'",
+        "UPDATE usage_quarters SET throttled = '{'",
+    ],
+)
+def test_history_that_cannot_be_read_is_left_and_everything_else_goes_on(
+    damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path, limits=RetentionLimits(detail=7200.0))
+    counter = iter(range(1000))
+
+    def minutes(count: int) -> CollectorRun:
+        for _ in range(count):
+            number = next(counter)
+            (part,) = run.tick({A: number * 300 * J}, [P] if number % 3 else [], seconds=60.0).parts
+        return part
+
+    minutes(50)
+    with closing(sqlite3.connect(run.store.file)) as books:
+        books.execute(damage)
+        books.commit()
+    part = minutes(250)
+    assert "neither summed to hours nor deleted" in part.error
+    assert "`gpuledger books check`" in part.error
+    assert caplog.text.count("neither summed") == 1
+    assert not list(tmp_path.glob("*.corrupt-*"))
+    assert run.ledger.state.energy.totals[A.uuid] == 298 * 300 * J
+    assert rows(run.store.file, "SELECT value FROM meta WHERE key = 'unix'") == [(run.clock.unix(),)]
+
+
 def emptied(folder: Path) -> None:
     shutil.rmtree(folder)
     folder.mkdir()

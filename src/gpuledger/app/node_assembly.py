@@ -203,7 +203,7 @@ def assemble_parts(
 
     node = Node(
         source,
-        name=host.namer(owner_indexes),
+        name=host.namer(owner_indexes, ledger),
         post=post,
         publish=publish,
         required_quantities=lambda: (

@@ -93,10 +93,16 @@ class HostContext:
         node = configured_node_name(values, environ)
         return open_owner_indexes(values, node, environ, self.clock, self.users)
 
-    def namer(self, owner_indexes: OwnerIndexes) -> Namer:
-        """The function that assigns owners to a Snapshot from these owner indexes."""
+    def namer(self, owner_indexes: OwnerIndexes, ledger: Ledger) -> Namer:
+        """The function that assigns owners to a Snapshot from these owner indexes.
+
+        A process keeps names that it has in the ledger.
+        """
         directory = owner_indexes if len(owner_indexes) else None
-        return OwnerLookup(self.users.name, directory, lambda: self.users.changes).assign_owners
+        lookup = OwnerLookup(
+            self.users.name, directory, lambda: self.users.changes, known_owner=ledger.sessions.owner_of
+        )
+        return lookup.assign_owners
 
 
 @dataclass(slots=True)

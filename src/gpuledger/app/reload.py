@@ -225,10 +225,11 @@ class Reloader:
     def _node_change(
         self, values: Mapping[str, Any], source: Source | None, owner_indexes: OwnerIndexes | None
     ) -> NodeChange:
+        host = self._parts.host_context
         interval = build_settings(NodeSettings, values).interval
         return NodeChange(
             source=source,
-            name=None if owner_indexes is None else self._parts.host_context.namer(owner_indexes),
+            name=None if owner_indexes is None else host.namer(owner_indexes, self._parts.ledger),
             interval=None if interval == build_settings(NodeSettings, self._values).interval else interval,
         )
 

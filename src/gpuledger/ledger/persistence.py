@@ -48,6 +48,11 @@ class LedgerPersistence:
     _booked: Counter[tuple[str, int]] = field(default_factory=Counter)
     journal: Journal = field(default_factory=Journal)
 
+    def __post_init__(self) -> None:
+        stored = self._ledger_store.stored_ledger
+        # Before the first Snapshot, so that its processes get the names that they had.
+        self._sessions.resume(stored.sessions, stored.next_session)
+
     def resume(self, snapshot: Snapshot, totals: Counter[str]) -> None:
         """Restore stored Gpus that are in the Snapshot, before its posting. `totals` are exported totals."""
         if self._unseen is None:
@@ -71,7 +76,6 @@ class LedgerPersistence:
 
     def _begin(self, stored: StoredLedger, snapshot: Snapshot) -> None:
         self._unseen = dict(stored.gpus)
-        self._sessions.resume(stored.sessions, stored.next_session)
         self._allocations.resume(stored.allocations, stored.next_allocation)
         if stored.hold:
             self._accounts.export_until(snapshot.elapsed - stored.hold)

@@ -17,7 +17,7 @@ from gpuledger.ledger.watched_time import MICRO, MarkedSeconds, WatchedStretch, 
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading, Snapshot
-from gpuledger.model.workload import merge_owner
+from gpuledger.model.workload import Workload, merge_owner
 
 # Memory summed over time is stored in pages of this many bytes, the smallest that drivers allocate: a year of
 # the largest GPU then fits into the 64 bits of a table.
@@ -226,6 +226,11 @@ class Sessions:
         """The number of a process's Session, open or recently ended; raises KeyError if there is none."""
         found = self._open.get(key[0], {}).get(key) or self._ghosts.get(key)
         return self._late[key][0].number if found is None else found.number
+
+    def owner_of(self, key: ProcessKey) -> Workload | None:
+        """The owner of a process with an open Session, with the latest names; None if there is no Session."""
+        found = self._open.get(key[0], {}).get(key)
+        return None if found is None else found.process.workload
 
     @property
     def by_device(self) -> Mapping[str, Mapping[ProcessKey, OpenSession]]:

@@ -26,6 +26,7 @@ from gpuledger.workloads.owner_resolution import (
 from gpuledger.workloads.pods.placeholder import is_placeholder
 
 UserName = Callable[[int], str]
+KnownOwner = Callable[[ProcessKey], Workload | None]
 
 
 # Seconds after its start in which a process without a name requests new readings at each tick.
@@ -143,8 +144,9 @@ class OwnerLookup:
 
     Results are cached for the processes of the last Snapshot only. A process is resolved again only when its
     host facts, the owner indexes or the pods at work on its Device change; it keeps names that it has then
-    lost, so that all accounts have them. Without a `directory` the
-    allocations of Snapshots are kept.
+    lost, so that all accounts have them. `known_owner` has the owners of processes that are not in the last
+    Snapshot, because their list failed or this program was not running. Without a `directory` the allocations
+    of Snapshots are kept.
     """
 
     def __init__(
@@ -152,8 +154,10 @@ class OwnerLookup:
         user_name: UserName = str,
         directory: OwnerIndexes | None = None,
         name_changes: Callable[[], int] = lambda: 0,
+        known_owner: KnownOwner = lambda _: None,
     ) -> None:
         self._user_name = user_name
+        self._known_owner = known_owner
         # Grows when a user can have got a name.
         self._name_changes = name_changes
         self._names_at = name_changes()
@@ -323,6 +327,7 @@ class OwnerLookup:
         if before is not None and may_reuse and before[0] is found:
             return before[1]
         owner = enrich_owner(resolve_owner(found.owners, self._facts, device, process), self._facts)
-        if before is None or not (before[1].found_by == "cgroup" or device.may_have_named(before[1])):
+        earlier = self._known_owner(process.key) if before is None else before[1]
+        if earlier is None or not (earlier.found_by == "cgroup" or device.may_have_named(earlier)):
             return owner
-        return merge_owner(before[1], owner)
+        return merge_owner(earlier, owner)

@@ -13,7 +13,7 @@ from builders import gpu, process, reading
 from gpuledger.model import quantities as q
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType, UtilizationSample
 from gpuledger.model.session import LedgerState
-from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.container import RuntimeList
 from gpuledger.workloads.owner_indexes import OwnerIndexes
@@ -58,14 +58,33 @@ class Machine:
     def __init__(self, folder: Path, *allocations: Allocation, facts: OwnerFacts | None = None) -> None:
         self.allocations = allocations
         self.facts = facts or OwnerFacts(names_pods=True)
-        self.lookup = OwnerLookup(
-            directory=OwnerIndexes((), lambda: self.facts, [lambda _: self.allocations])
-        )
-        self.run = Run(folder)
+        self.start(Run(folder))
         self.energy = 0
         self.seen: Snapshot | None = None
         # Use of an engine that no process shows.
         self.busy = 0.0
+
+    def start(self, run: Run) -> None:
+        """Start the program, with nothing but the ledger file of an earlier run."""
+        self.run = run
+        self.lookup = OwnerLookup(
+            directory=OwnerIndexes((), lambda: self.facts, [lambda _: self.allocations]),
+            known_owner=run.ledger.sessions.owner_of,
+        )
+
+    def fail(self, *readings: Reading) -> None:
+        """A tick of one second that read no list of processes; without `readings`, no GPU either."""
+        now = self.run.clock
+        now.advance(1)
+        seen = Snapshot(
+            now.now_unix,
+            now.now_elapsed,
+            SourceInfo("test"),
+            readings,
+            devices_failed=not readings,
+            boot_id="boot-1",
+        )
+        self.run.ledger.post(self.lookup.assign_owners(seen))
 
     def ticks(self, seconds: int, *processes: GpuProcess) -> LedgerState:
         """Ticks of one second; the GPU draws 100 W and is as busy as its processes."""
@@ -205,6 +224,42 @@ def test_a_name_that_is_lost_remains(tmp_path: Path, cgroup: str, known: OwnerFa
     assert sum(billed(state).values()) == 119 and len(billed(state)) == len(held(state)) == 1
     assert UNNAMED not in billed(state)
     assert node.report("job" if known.jobs else "owner") == {row: (119, 0, 11800)}
+
+
+@pytest.mark.parametrize("gap", ["no list", "no GPU", "restart"])
+@pytest.mark.parametrize(
+    ("cgroup", "known", "row"),
+    [
+        (in_pod(UID_A, "a"), OwnerFacts(Pods([RANK]), names_pods=True), "rank-a"),
+        (f"/docker/{'c' * 64}", OwnerFacts(runtimes=(WEB,)), "web"),
+    ],
+)
+def test_a_name_that_is_lost_while_a_process_is_not_seen_remains(
+    tmp_path: Path, gap: str, cgroup: str, known: OwnerFacts, row: str
+) -> None:
+    """A pod or container that goes while a list fails, or before this program is started again."""
+    node = Machine(tmp_path, facts=known)
+    one = runs(1, cgroup)
+    node.ticks(60, one)
+    if gap == "restart":
+        node.run.store.close()
+        node.start(Run(tmp_path, clock=node.run.clock))
+    else:
+        node.fail(*([replace(reading(CARD), processes=None)] if gap == "no list" else []))
+    empty = tuple(each._replace(names={}) for each in known.runtimes)
+    node.facts = OwnerFacts(Pods([Pod("1f", "lab", "other")]), runtimes=empty, names_pods=known.names_pods)
+    state = node.ticks(60, one)
+    assert (node.owners()[1][1], [*billed(state)], [*held(state)]) == (row, [row], [row])
+
+
+def test_a_restart_does_not_bring_back_a_name_by_an_allocation_of_another_pod(tmp_path: Path) -> None:
+    node = Machine(tmp_path, has(FIT))
+    node.ticks(60, A)
+    node.run.store.close()
+    node.start(Run(tmp_path, clock=node.run.clock))
+    node.allocations = (NEXT,)
+    node.ticks(60, A)
+    assert node.owners()[1][1] == "next"
 
 
 NEXT, LAST = has(replace(FIT, pod="next")), has(replace(FIT, pod="last"))

@@ -75,8 +75,8 @@ def longest_scrape(naming: Naming) -> float:
     agent = naming.monitor.agent
     if not agent.enabled:
         return 0.0
-    covering = [target for _, target in kept_items(agent.targets) if covers_own_exporters(target, naming)]
-    endpoints = [endpoint for target in covering for _, endpoint in kept_items(target.get("endpoints"))]
+    selecting = [target for _, target in kept_items(agent.targets) if selects_own_exporters(target, naming)]
+    endpoints = [endpoint for target in selecting for _, endpoint in kept_items(target.get("endpoints"))]
     if scrapes_its_own(naming):
         endpoints.append({"interval": agent.auto.interval})
     longest = 0.0
@@ -104,25 +104,53 @@ def _seconds(value: str) -> float:
 
 
 def covers_own_exporters(target: Plain, naming: Naming) -> bool:
-    """Whether a target selects the resource's own exporters, which must not be scraped twice.
+    """Whether a target scrapes the page of the resource's own exporters, which must not be scraped twice.
 
-    A disabled target counts, too: it is an explicit decision not to scrape them.
+    A disabled target counts, too: it is an explicit decision not to scrape them. One of other ports or
+    dialects does not.
     """
+    return selects_own_exporters(target, naming) and _names_own_page(target, naming)
+
+
+def selects_own_exporters(target: Plain, naming: Naming) -> bool:
+    """Whether a target selects the resource's own exporters, with any port and path."""
     selector = target.get("selector") or {}
-    if target.get("type") != "PodMonitor" or not (
-        selector.get("matchLabels") or selector.get("matchExpressions")
-    ):
+    labels = _selected_labels(target, naming)
+    if labels is None or not (selector.get("matchLabels") or selector.get("matchExpressions")):
         return False
     namespace = naming.names.namespace
     namespaces = target.get("namespaceSelector") or {}
     names = namespaces.get("matchNames")
     # The only known label of the namespace.
     namespace_labels = {"kubernetes.io/metadata.name": namespace}
-    labels = {**naming.monitor.exporter.pod_labels, **naming.labels("exporter")}
     return (
         (not names or namespace in names)
         and _selector_matches(namespaces, namespace_labels)
         and _selector_matches(selector, labels)
+    )
+
+
+def _selected_labels(target: Plain, naming: Naming) -> Mapping[str, str] | None:
+    """The labels of what the target could select: the exporters' pods, or their Service; None: neither."""
+    exporter = naming.monitor.exporter
+    if target.get("type") == "PodMonitor":
+        return {**exporter.pod_labels, **naming.labels("exporter")}
+    has_service = target.get("type") == "ServiceMonitor" and exporter.service is not None
+    return naming.labels("exporter") if has_service else None
+
+
+def _names_own_page(target: Plain, naming: Naming) -> bool:
+    """Whether an endpoint of the target is the exporters' metrics page; so is one that is left out."""
+    exporter, service = naming.monitor.exporter, naming.monitor.exporter.service
+    of_service = target.get("type") == "ServiceMonitor" and service is not None and service.port
+    ports = {"", "metrics", str(of_service or exporter.port)}
+    paths = {exporter.metrics_path, *(f"/metrics/{dialect}" for dialect in exporter.page_dialects)}
+    default = naming.monitor.agent.global_path or "/metrics"
+    endpoints = target.get("endpoints") or (None,)
+    return any(
+        endpoint is None
+        or (str(endpoint.get("port") or "") in ports and (endpoint.get("path") or default) in paths)
+        for endpoint in endpoints
     )
 
 

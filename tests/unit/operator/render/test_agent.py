@@ -96,7 +96,32 @@ COVERING: list[tuple[str, Json, bool]] = [
     ("by a missing label", {"selector": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}, False),
     ("not enabled", {"enabled": False, "selector": {"matchLabels": COMPONENT}}, True),
     ("everything", {"selector": {}}, False),
-    ("services", {"type": "ServiceMonitor", "selector": {"matchLabels": COMPONENT}}, False),
+    ("their Service", {"type": "ServiceMonitor", "selector": {"matchLabels": COMPONENT}}, True),
+    ("another Service", {"type": "ServiceMonitor", "selector": {"matchLabels": {"team": "a"}}}, False),
+    ("by the port's number", {"selector": {"matchLabels": COMPONENT}, "endpoints": [{"port": 9400}]}, True),
+    ("any port", {"selector": {"matchLabels": COMPONENT}, "endpoints": [{"path": "/metrics"}]}, True),
+    (
+        "their dialect's page",
+        {
+            "selector": {"matchLabels": COMPONENT},
+            "endpoints": [{"port": "metrics", "path": "/metrics/native"}],
+        },
+        True,
+    ),
+    (
+        "another dialect's page",
+        {
+            "selector": {"matchLabels": COMPONENT},
+            "endpoints": [{"port": "metrics", "path": "/metrics/dcgm"}],
+        },
+        False,
+    ),
+    ("another port", {"selector": {"matchLabels": COMPONENT}, "endpoints": [{"port": "dcgm"}]}, False),
+    (
+        "another port and theirs",
+        {"selector": {"matchLabels": COMPONENT}, "endpoints": [{"port": "dcgm"}, {"port": "metrics"}]},
+        True,
+    ),
 ]
 
 

@@ -204,11 +204,24 @@ class SmiSource:
             elif problem.names_gpu:
                 # It was lost before the first reading.
                 self._complete = False
+        # What a command that failed or was cut left out is not known to be gone.
+        if output.is_complete or not output.problems:
+            self._add_missing(parsed_gpus, findings)
         self._known = ({} if self._complete else self._known) | parsed_gpus
         if self._complete:
             self.selection.compare(parsed.gpu for parsed in parsed_gpus.values())
             self.selection.log_omission()
         return [parsed for parsed in parsed_gpus.values() if is_selected(parsed.gpu, self._devices)]
+
+    def _add_missing(self, parsed_gpus: dict[str, ParsedGpu], findings: SourceFindings) -> None:
+        """Add known GPUs that nothing mentions as down, unless another one is in their slot now."""
+        slots = {parsed.gpu.pci_bus_id for parsed in parsed_gpus.values()}
+        for uuid, known in self._known.items():
+            if uuid not in parsed_gpus and (not known.gpu.pci_bus_id or known.gpu.pci_bus_id not in slots):
+                self._complete = False
+                detail = f"GPU {known.gpu.index} ({uuid}) was here and is not in the output any more"
+                findings.note("devices", "NOT_FOUND", detail, known.gpu)
+                parsed_gpus[uuid] = replace(known, block=GpuBlock(known.gpu.pci_bus_id), down="NOT_FOUND")
 
     def _parse_gpu(
         self, block: GpuBlock, position: int, output: SmiOutput, listing: GpuListing, findings: SourceFindings

@@ -13,10 +13,10 @@ from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.cell_values import absent_reason
 from gpuledger.sources.smi.parsed_gpus import down_reason, parse_values
 from gpuledger.sources.smi.parsed_output import GpuBlock
-from smi.recorded import Recorded, fixture, read, source
+from smi.recorded import ALL, Recorded, fixture, read, source
 
 XML = fixture("cards/xml")
-FIRST = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
+FIRST, SECOND = "GPU-aaaaaaaa-0000-4000-8000-000000000001", "GPU-aaaaaaaa-0000-4000-8000-000000000002"
 
 LIVE = {"fb_memory_usage/total": "10 MiB", "temperature/gpu_temp": "40 C", "power_readings/power_draw": "1 W"}
 BLOCKS: list[tuple[str, dict[str, str], str]] = [
@@ -102,6 +102,47 @@ def test_a_gpu_that_was_lost_before_the_first_reading_makes_it_incomplete(count:
     assert [reading.device.gpu.index for reading in snapshot.readings] == [1]
     assert snapshot.devices_failed
     assert [failure.reason for failure in snapshot.failures] == ["GPU_IS_LOST"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gpu_that_vanishes_without_a_word_is_down_until_it_is_back(count: int) -> None:
+    run = Recorded("cards")
+    smi = source(run)
+    assert all(reading.up for reading in smi.read(ALL).readings)
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    run.instead["xml"] = (XML[:start] + XML[end:]).replace("<attached_gpus>2<", f"<attached_gpus>{count}<")
+    run.instead["listing"] = f"GPU 0: NVIDIA Example (UUID: {SECOND})\n"
+    for _ in range(3):
+        snapshot = smi.read(ALL)
+        found = {reading.device.uuid: (reading.up, reading.down_reason) for reading in snapshot.readings}
+        assert found == {FIRST: (False, "NOT_FOUND"), SECOND: (True, "")}
+        assert snapshot.devices_failed
+        assert "NOT_FOUND" in {failure.reason for failure in snapshot.failures}
+    del run.instead["xml"], run.instead["listing"]
+    snapshot = smi.read(ALL)
+    assert [reading.up for reading in snapshot.readings] == [True, True]
+    assert not snapshot.devices_failed
+
+
+def test_a_gpu_with_another_one_in_its_slot_was_replaced() -> None:
+    run = Recorded("cards")
+    smi = source(run)
+    smi.read(ALL)
+    run.instead["xml"] = XML.replace(FIRST, FIRST.replace("a", "b"))
+    snapshot = smi.read(ALL)
+    assert [reading.device.uuid for reading in snapshot.readings] == [FIRST.replace("a", "b"), SECOND]
+    assert not snapshot.devices_failed
+
+
+def test_gpus_that_a_cut_output_lacks_are_not_known_to_be_gone() -> None:
+    run = Recorded("cards")
+    smi = source(run)
+    smi.read(ALL)
+    cut = XML[: XML.index('\t<gpu id="00000000:81')]
+    run.instead["xml"] = CommandResult(cut.encode(), exit_code=-9, timed_out=True)
+    snapshot = smi.read(ALL)
+    assert [reading.device.uuid for reading in snapshot.readings] == [FIRST]
+    assert snapshot.devices_failed
 
 
 @pytest.mark.parametrize("reason", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION", "TIMEOUT"])

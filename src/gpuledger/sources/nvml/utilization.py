@@ -130,7 +130,8 @@ class UtilizationReader:
 
 def _select_new_samples(rows: list[_Row], state: GpuState) -> dict[int, list[_Row]]:
     """Return samples newer than the last one seen, by pid; update that timestamp and the sample period."""
-    rows = [row for row in rows if row[0] < BLANK_64]
+    # A sample that is listed twice is one sample.
+    rows = list(dict.fromkeys(row for row in rows if row[0] < BLANK_64))
     last = state.last_sample
     if last is None:
         state.periods.restart()

@@ -195,6 +195,18 @@ def test_a_sample_counts_once(machine, gpu):
     assert usage_of(reading, 7).sm == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize("call", [NEWER, OLDER])
+def test_a_sample_that_is_listed_twice_is_one(machine, gpu, call):
+    if call == OLDER:
+        gpu.errors = {NEWER: NOT_SUPPORTED}
+    gpu.samples = sixths(7, 5, _1=60, _2=60)
+    machine.tick()
+    gpu.samples += sixths(7, 6, _3=60) * 2 + sixths(8, 6, _3=30)
+    reading = reading_of(machine.tick())
+    assert usage_of(reading, 7).sm == pytest.approx(0.10)
+    assert [(sample.pid, sample.sm) for sample in reading.samples] == [(7, 0.6), (8, 0.3)]
+
+
 def test_each_gpu_has_its_own_newest_sample(machine, gpu):
     gpu.samples = [NvmlSample(7, 50 * SECOND, sm=20)]
     machine.gpus[1].samples = [NvmlSample(9, 5 * SECOND, sm=20)]

@@ -14,12 +14,12 @@ from gpuledger.sources.replay.cgroup_masking import mask_cgroup
 from gpuledger.sources.replay.masks import Masks
 from gpuledger.workloads.cgroup import OWNER_KINDS, parse_cgroup
 from gpuledger.workloads.job_map.job_map_reader import JobMapReader
-from gpuledger.workloads.slurm.gres_conf import expand_hostlist, gpu_numbering, parse_gres_conf
-from gpuledger.workloads.slurm.job_reader import (
+from gpuledger.workloads.slurm.device_files import (
     parse_mig_capabilities,
     refs_from_device_files,
     refs_from_device_rules,
 )
+from gpuledger.workloads.slurm.gres_conf import expand_hostlist, gpu_numbering, parse_gres_conf
 from gpuledger.workloads.slurm.jobs import gpus_in_environments, has_gpus, job_id_in_title, parse_environment
 
 LINES = (

@@ -20,8 +20,8 @@ from gpuledger.workloads.pod_resources.device_names import (
 from gpuledger.workloads.pod_resources.replicas import count_replicas
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.pod import NO_SLICES, ResourceSlices
+from gpuledger.workloads.slurm.device_files import refs_from_device_files, refs_from_device_rules
 from gpuledger.workloads.slurm.gres_conf import GpuNumbering, gpu_numbering, parse_gres_conf
-from gpuledger.workloads.slurm.job_reader import refs_from_device_files, refs_from_device_rules
 from gpuledger.workloads.slurm.jobs import gpus_in_environments
 
 NVIDIA_GPU = Gpu("GPU-5c1b8e8e-3f5a-4b1c-9d2e-0123456789ab", 0, minor=0, pci_bus_id="00000000:3B:00.0")

@@ -42,10 +42,14 @@ class JobCgroup(NamedTuple):
 
 
 class JobProcess(NamedTuple):
-    """One process in a job. `daemon` marks the slurmstepd of a step (known only on cgroup v2)."""
+    """One process in a job. `daemon` marks the slurmstepd of a step (known only on cgroup v2).
+
+    `step` is the name of the step such as `batch` or `0`, empty if its cgroup is that of the job.
+    """
 
     pid: int
     daemon: bool
+    step: str = ""
 
 
 def find_job_cgroups(root: Path) -> list[JobCgroup]:
@@ -80,11 +84,13 @@ def job_processes(job: JobCgroup) -> Iterator[JobProcess]:
     for folder in job.folders:
         for path in _folders(folder):
             # step_0/slurm holds the daemon, step_0/user/task_0 the processes of the user.
-            daemon = path.relative_to(folder).parts[1:2] == ("slurm",)
+            parts = path.relative_to(folder).parts
+            step = parts[0].removeprefix("step_") if parts else ""
+            daemon = parts[1:2] == ("slurm",)
             for pid in _pids(path):
                 if pid not in seen:
                     seen.add(pid)
-                    yield JobProcess(pid, daemon)
+                    yield JobProcess(pid, daemon, step)
 
 
 def job_steps(job: JobCgroup) -> tuple[str, ...]:

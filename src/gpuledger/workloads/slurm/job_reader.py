@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -14,6 +13,12 @@ from gpuledger.host.files import ReadFile, read_or_none, read_text, read_whole
 from gpuledger.host.procfs import parent_pid, real_uid
 from gpuledger.model.text import decode_utf8
 from gpuledger.workloads.device_index import DeviceRef
+from gpuledger.workloads.slurm.device_files import (
+    MigCapabilities,
+    parse_mig_capabilities,
+    refs_from_device_files,
+    refs_from_device_rules,
+)
 from gpuledger.workloads.slurm.gres_conf import GpuNumbering, gpu_numbering, parse_gres_conf
 from gpuledger.workloads.slurm.gres_shares import GresFiles, job_fraction
 from gpuledger.workloads.slurm.job_cgroups import (
@@ -40,97 +45,9 @@ from gpuledger.workloads.slurm.jobs import (
     has_gpus,
     job_id_in_title,
     parse_environment,
+    without_inherited_gpus,
 )
 from gpuledger.workloads.slurm.settings import GRES_CONF_PATHS
-
-# The major number is the same in every driver (NV_MAJOR_DEVICE_NUMBER). Minors 254 and 255 are
-# nvidia-modeset and nvidiactl.
-_NVIDIA_MAJOR: Final = 195
-_FIRST_CONTROL_MINOR: Final = 254
-# Render nodes: the files of GPUs of other makers (major number and first minor of DRM).
-_DRM_MAJOR: Final = 226
-_FIRST_RENDER_MINOR: Final = 128
-_RULE: Final = re.compile(r"([abc]) (\*|\d+):(\*|\d+) [rwm]+", re.ASCII)
-_GPU_FILE: Final = re.compile(r"/dev/nvidia(\d{1,3})", re.ASCII)
-_DRI_FILE: Final = re.compile(r"/dev/dri/((?:renderD|card)\d{1,4})", re.ASCII)
-_CAP_FILE: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})", re.ASCII)
-_CAPS_MAJOR: Final = re.compile(r"^\s*(\d+) nvidia-caps$", re.MULTILINE | re.ASCII)
-# /proc/driver/nvidia-caps/mig-minors: `gpu1/gi3/access 111` and `gpu1/gi3/ci0/access 112`; gpu1 is a minor.
-_MIG_MINOR: Final = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)$", re.MULTILINE | re.ASCII)
-
-
-@dataclass(frozen=True)
-class MigCapabilities:
-    """The capability device files of MIG instances: their major number, and the `minor/gi` or `minor/gi/ci`
-    of each minor number.
-    """
-
-    major: int | None = None
-    instances: dict[int, str] = field(default_factory=dict)
-
-
-NO_MIG_CAPABILITIES = MigCapabilities()
-
-
-def parse_mig_capabilities(devices: str, mig_minors: str) -> MigCapabilities:
-    """Parse the texts of /proc/devices and /proc/driver/nvidia-caps/mig-minors."""
-    major = _CAPS_MAJOR.search(devices)
-    instances = {
-        int(match[4]): "/".join(filter(None, match.group(1, 2, 3)))
-        for match in _MIG_MINOR.finditer(mig_minors)
-    }
-    return MigCapabilities(int(major[1]) if major else None, instances)
-
-
-def refs_from_device_rules(
-    rules: str, caps: MigCapabilities = NO_MIG_CAPABILITIES
-) -> tuple[DeviceRef, ...] | None:
-    """GPUs that `devices.list` of cgroup v1 allows; None if it allows all devices or all GPUs."""
-    minors: list[int] = []
-    cap_minors: list[int] = []
-    nodes: list[DeviceRef] = []
-    for line in rules.splitlines():
-        rule = _RULE.fullmatch(line.strip())
-        if not rule or rule[1] == "b":
-            continue
-        if rule[2] == "*" or (rule[2] == str(_NVIDIA_MAJOR) and rule[3] == "*"):
-            return None
-        if rule[2] == str(_NVIDIA_MAJOR) and int(rule[3]) < _FIRST_CONTROL_MINOR:
-            minors.append(int(rule[3]))
-        elif rule[2] == str(_DRM_MAJOR) and rule[3] != "*":
-            if int(rule[3]) >= _FIRST_RENDER_MINOR:
-                nodes.append(DeviceRef("node", f"renderD{rule[3]}"))
-        elif rule[2] == str(caps.major) and rule[3] != "*":
-            cap_minors.append(int(rule[3]))
-    return (*_refs(minors, cap_minors, caps), *dict.fromkeys(nodes))
-
-
-def refs_from_device_files(
-    files: Iterable[str], caps: MigCapabilities = NO_MIG_CAPABILITIES
-) -> tuple[DeviceRef, ...]:
-    """The GPU or MIG Instance of the device files of one gres.conf entry; empty if there is none."""
-    names = tuple(files)
-    minors = [int(match[1]) for name in names if (match := _GPU_FILE.fullmatch(name))]
-    cap_minors = [int(match[1]) for name in names if (match := _CAP_FILE.fullmatch(name))]
-    if found := _refs(minors, cap_minors, caps):
-        return found
-    # A GPU of another maker can have two files here; they are the same device.
-    nodes = [DeviceRef("node", match[1]) for name in names if (match := _DRI_FILE.fullmatch(name))]
-    return tuple(nodes[:1])
-
-
-def _refs(minors: Collection[int], cap_minors: Iterable[int], caps: MigCapabilities) -> tuple[DeviceRef, ...]:
-    instances = [caps.instances[minor] for minor in sorted(set(cap_minors)) if minor in caps.instances]
-    # The GPU instance and its compute instance each have a file; keep the more specific one.
-    deepest = [
-        position for position in instances if not any(other.startswith(f"{position}/") for other in instances)
-    ]
-    found: list[DeviceRef] = []
-    for minor in sorted(set(minors)):
-        inside = [DeviceRef("mig", position) for position in deepest if position.split("/")[0] == str(minor)]
-        found += inside or [DeviceRef("minor", str(minor))]
-    return tuple(found)
-
 
 log = logging.getLogger("gpuledger.workloads")
 
@@ -141,6 +58,8 @@ _MAX_PROCESSES = 32
 _Stamp = tuple[int, tuple[str, ...]]
 
 _NODE: Final = "SLURMD_NODENAME"
+# The value of `SlurmJob.found_by` for GPUs that the device cgroup allows: these are all.
+_BY_CGROUP: Final = "slurm_cgroup"
 
 
 @dataclass(slots=True)
@@ -183,6 +102,32 @@ class _KnownJob(NamedTuple):
     job: SlurmJob
     has_facts: bool = False
     has_machine_name: bool = False
+
+    def completed_by(self, before: _KnownJob) -> _KnownJob:
+        """With what an earlier read of the same job showed, and this one does not.
+
+        Between the steps of a job none of its processes may have variables of Slurm, and each step lists only
+        its GPUs: the job still has its user and all its GPUs.
+        """
+        job, earlier = self.job, before.job
+        known = self
+        if not self.has_facts and (before.has_facts or job.uid is None):
+            known = before._replace(stamp=self.stamp)
+        elif before.has_machine_name and job.uid == earlier.uid:
+            known = self._replace(job=replace(job, user=earlier.user), has_machine_name=True)
+        devices, found_by = job.devices, job.found_by
+        if {ref.by for ref in devices} <= {ref.by for ref in earlier.devices} and found_by != _BY_CGROUP:
+            devices, found_by = tuple(dict.fromkeys((*earlier.devices, *devices))), earlier.found_by
+        is_same = devices == earlier.devices and job.fraction is None
+        return known._replace(
+            job=replace(
+                known.job,
+                devices=devices,
+                found_by=found_by,
+                missing="" if devices else job.missing,
+                fraction=earlier.fraction if is_same else job.fraction,
+            )
+        )
 
 
 class SlurmReader:
@@ -230,7 +175,9 @@ class SlurmReader:
             now = (_inode(cgroup), job_steps(cgroup))
             one = self._known.get(cgroup.name)
             if one is None or one.stamp != now or one.job.missing or not one.has_facts:
-                one = self._read_job(cgroup, now, caps, files)
+                before, one = one, self._read_job(cgroup, now, caps, files)
+                if before is not None and before.stamp[0] == now[0]:
+                    one = one.completed_by(before)
             known[cgroup.name] = one if one.has_machine_name else self._with_machine_name(one)
         self._known = known
         found = SlurmJobs((one.job for one in known.values()), stale)
@@ -273,13 +220,13 @@ class SlurmReader:
         processes = list(islice(job_processes(cgroup), _MAX_PROCESSES))
         statuses = {one.pid: read_or_none(f"{self._procfs}/{one.pid}/status") or b"" for one in processes}
         daemons = {one.pid for one in processes if one.daemon or self._is_v1_daemon(one, statuses, cgroup)}
-        for pid, status in statuses.items():
-            folder = f"{self._procfs}/{pid}"
-            if pid not in daemons:
-                self._read_process(folder, status, cgroup, daemons, evidence)
+        for process in processes:
+            if process.pid not in daemons:
+                self._read_process(process, statuses[process.pid], cgroup, daemons, evidence)
             elif cgroup.has_sluid and not evidence.job_id:
                 # Readable without privileges, and no user can change the title of slurmstepd.
-                evidence.job_id = job_id_in_title(read_or_none(f"{folder}/cmdline") or b"")
+                title = read_or_none(f"{self._procfs}/{process.pid}/cmdline")
+                evidence.job_id = job_id_in_title(title or b"")
         return evidence
 
     def _is_v1_daemon(self, process: JobProcess, statuses: Mapping[int, bytes], cgroup: JobCgroup) -> bool:
@@ -295,7 +242,7 @@ class SlurmReader:
 
     def _read_process(
         self,
-        folder: str,
+        process: JobProcess,
         status: bytes,
         cgroup: JobCgroup,
         daemons: Collection[int],
@@ -304,18 +251,18 @@ class SlurmReader:
         """Add what the user, the parent and the environment of a process say."""
         found: Environment = {}
         try:
-            found = parse_environment(self._read(f"{folder}/environ"))
+            found = parse_environment(self._read(f"{self._procfs}/{process.pid}/environ"))
         except PermissionError:
             evidence.forbidden = True
         except OSError:
             pass
-        # Ignore the environments of adopted logins and of daemons: they do not describe this job.
+        first = parent_pid(status) in daemons
+        one = ProcessIdentity(real_uid(status), without_inherited_gpus(found, process.step), first)
+        # Ignore the environments of adopted logins and of daemons: they do not describe this job. In the
+        # later parts of a heterogeneous job, slurmstepd writes the number of the first part.
         number = found.get("SLURM_JOB_ID", "")
-        is_own = number.isdigit() and (cgroup.has_sluid or number == cgroup.name)
-        parent = parent_pid(status)
-        evidence.processes.append(
-            ProcessIdentity(real_uid(status), found if is_own else {}, first=parent in daemons)
-        )
+        is_own = cgroup.has_sluid or number == cgroup.name or (first and one.agrees)
+        evidence.processes.append(one if number.isdigit() and is_own else one._replace(environment={}))
 
     def _gres_files(self) -> GresFiles:
         """The first readable gres.conf, and the slurm.conf beside it; without any, the first slurm.conf."""
@@ -354,7 +301,7 @@ def _find_devices(
         rules = read_or_none(str(folder / "devices.list"))
         allowed = None if rules is None else refs_from_device_rules(decode_utf8(rules), caps)
         if allowed is not None:
-            return allowed, "slurm_cgroup", ""
+            return allowed, _BY_CGROUP, ""
     if not gpus:
         return (), "", _missing_reason(evidence)
     found = [_resolve_number(ref, numbering, caps) for ref in gpus]

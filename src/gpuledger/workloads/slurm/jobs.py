@@ -104,6 +104,8 @@ _VISIBLE_DEVICES: Final = (
     "GPU_DEVICE_ORDINAL",
     "ROCR_VISIBLE_DEVICES",
 )
+# The number of nodes of a job, and of the parts of a heterogeneous one, which have different nodes.
+_SIZES: Final = ("SLURM_JOB_NUM_NODES", "SLURM_HET_SIZE")
 _VARIABLES: Final = frozenset(
     (
         *IDENTITY_VARIABLES,
@@ -111,10 +113,13 @@ _VARIABLES: Final = frozenset(
         "SLURM_JOB_GPUS",
         "SLURM_STEP_GPUS",
         "SLURM_GPUS_ON_NODE",
+        *_SIZES,
         *SHARE_VARIABLES,
         *_VISIBLE_DEVICES,
     )
 )
+# The steps that have all GPUs of the job on their node.
+_STEPS_OF_JOB: Final = ("batch", "interactive")
 _NUMBERS: Final = re.compile(r"\d{1,4}(?:,\d{1,4})*", re.ASCII)
 # slurmstepd sets its process title to this. Step numbers such as 4294967290 stand for named steps.
 _TITLE: Final = re.compile(rb"slurmstepd: \[(\d{1,20})\.", re.ASCII)
@@ -135,6 +140,28 @@ def job_id_in_title(cmdline: bytes) -> str:
     """The job number in the title of a slurmstepd; empty for any other process."""
     match = _TITLE.match(cmdline)
     return match[1].decode("ascii") if match else ""
+
+
+def without_inherited_gpus(environment: Environment, step: str) -> Environment:
+    """The variables of a process in this step without those that describe GPUs of another node or job.
+
+    slurmstepd writes SLURM_JOB_GPUS for batch and interactive steps and for those of an external launcher,
+    and SLURM_STEP_GPUS for all others. The other one is inherited: by srun from the node of the batch script,
+    by sbatch from the step in which a user called it.
+    """
+    if step in _STEPS_OF_JOB:
+        inherited = "SLURM_STEP_GPUS"
+    elif _has_other_nodes(environment) and (
+        "SLURM_STEP_GPUS" in environment or "SLURM_GPUS_ON_NODE" not in environment
+    ):
+        inherited = "SLURM_JOB_GPUS"
+    else:
+        return environment
+    return {name: value for name, value in environment.items() if name != inherited}
+
+
+def _has_other_nodes(environment: Environment) -> bool:
+    return any(environment.get(name, "1") != "1" for name in _SIZES)
 
 
 def gpus_in_environments(environments: Sequence[Environment]) -> tuple[DeviceRef, ...]:

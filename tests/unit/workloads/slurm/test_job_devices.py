@@ -39,7 +39,6 @@ def only_job(machine: Machine) -> SlurmJob:
             refs("minor", "7"),
         ),
         ("", {"SLURM_JOB_GPUS": "2"}, refs("number", "2")),
-        (GRES, {"SLURM_STEP_GPUS": "2"}, refs("minor", "2")),
         (GRES, {"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"}, refs("minor", "0", "1")),
         (GRES, {"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0"}, refs("minor", "2")),
         (GRES, {"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": GPU_A}, refs("uuid", GPU_A)),
@@ -93,6 +92,33 @@ def test_the_gpus_of_all_steps_are_the_gpus_of_the_job(machine: Machine) -> None
     machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="3")
     machine.job("7", pid=200, step="1", SLURM_JOB_ID="7", SLURM_STEP_GPUS="0")
     assert only_job(machine).devices == refs("minor", "3", "0")
+
+
+NODES = {"SLURM_JOB_NUM_NODES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("step", "variables", "minors"),
+    [
+        # srun inherits the first variable from the batch script, which can run on another node.
+        ("0", {**NODES, "SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "2,3", "SLURM_GPUS_ON_NODE": "2"}, "23"),
+        ("0", {**NODES, "SLURM_JOB_GPUS": "0,1"}, ""),
+        ("0", {"SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"}, "01"),
+        ("0", {"SLURM_HET_SIZE": "2", "SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "2"}, "2"),
+        # sbatch inherits the second one from the step in which it was called.
+        ("batch", {"SLURM_STEP_GPUS": "3"}, ""),
+        ("batch", {"SLURM_JOB_GPUS": "1", "SLURM_STEP_GPUS": "3", "SLURM_GPUS_ON_NODE": "1"}, "1"),
+        ("interactive", {**NODES, "SLURM_JOB_GPUS": "1", "SLURM_GPUS_ON_NODE": "1"}, "1"),
+        # srun --external-launcher, as mpirun calls it.
+        ("0", {**NODES, "SLURM_JOB_GPUS": "1,2", "SLURM_GPUS_ON_NODE": "2"}, "12"),
+    ],
+)
+def test_the_gpus_of_another_node_or_job_are_not_those_of_the_job_here(
+    machine: Machine, step: str, variables: dict[str, str], minors: str
+) -> None:
+    machine.gres(GRES)
+    machine.job("7", step=step, SLURM_JOB_ID="7", **variables)
+    assert only_job(machine).devices == refs("minor", *minors)
 
 
 def test_the_uuids_of_all_tasks_are_the_gpus_of_the_job(machine: Machine) -> None:

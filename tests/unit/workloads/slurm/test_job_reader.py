@@ -156,6 +156,23 @@ def test_the_environment_of_another_job_is_ignored(machine: Machine) -> None:
     assert only_job(machine.read()).missing == "no_environment"
 
 
+@pytest.mark.parametrize(
+    ("uid", "parent", "account"),
+    [("1000", 101, "chem"), ("1001", 101, ""), ("1000", 1, "")],
+    ids=["het", "another user", "not of slurmstepd"],
+)
+def test_a_later_part_of_a_heterogeneous_job_has_the_number_of_the_first_in_its_environment(
+    machine: Machine, uid: str, parent: int, account: str
+) -> None:
+    machine.gres(GRES)
+    variables = {"SLURM_JOB_ID": "7", "SLURM_STEP_GPUS": "1", "SLURM_JOB_ACCOUNT": "chem"}
+    machine.job("8", step="0", **variables)
+    machine.process(100, parent=parent, SLURM_JOB_UID=uid, **variables)
+    found = only_job(machine.read())
+    assert (found.job, found.account) == ("8", account)
+    assert found.devices == (refs("minor", "1") if account else ())
+
+
 def test_v1_devices_come_from_the_device_cgroup(machine: Machine) -> None:
     folder = machine.folder("devices/slurm/uid_1001/job_7")
     (folder / "devices.list").write_text("c 195:255 rwm\nc 195:2 rwm\nc 1:3 rwm\n")
@@ -351,6 +368,49 @@ def test_a_job_is_read_again_when_it_begins_a_step(machine: Machine) -> None:
     assert only_job(machine.read()).devices == ()
     machine.job("7", pid=200, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="1")
     assert only_job(machine.read()).devices == refs("minor", "1")
+
+
+def salloc(machine: Machine, step: str, **variables: str) -> SlurmJob:
+    """Job 7 after its step extern, which runs a sleep of root, and another step began; the step then ends."""
+    machine.job("7", pid=100, step="extern")
+    machine.process(100, uid=0, parent=101)
+    who = {"SLURM_JOB_UID": "812345", "SLURM_JOB_USER": "lena", "SLURM_JOB_ACCOUNT": "chem"}
+    machine.job("7", pid=200, step=step, SLURM_JOB_ID="7", **who, **variables)
+    machine.process(200, uid=812345, parent=201, SLURM_JOB_ID="7", **who, **variables)
+    found = only_job(machine.read())
+    shutil.rmtree(machine.cgroup / SCOPE / f"job_7/step_{step}")
+    return found
+
+
+def test_a_job_keeps_its_user_and_gpus_between_its_steps(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.users = {}
+    during = salloc(machine, "0", SLURM_STEP_GPUS="1")
+    assert (during.user, during.account, during.devices) == ("lena", "chem", refs("minor", "1"))
+    assert [only_job(machine.read()), only_job(machine.read())] == [during, during]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "minors"), [({"SLURM_STEP_GPUS": "0"}, "10"), ({}, "1"), ({"SLURM_STEP_GPUS": "1"}, "1")]
+)
+def test_a_job_has_the_gpus_of_all_its_steps_so_far(
+    machine: Machine, gpus: dict[str, str], minors: str
+) -> None:
+    machine.gres(GRES)
+    salloc(machine, "0", SLURM_STEP_GPUS="1")
+    found = salloc(machine, "1", **gpus)
+    assert (found.devices, found.missing) == (refs("minor", *minors), "")
+
+
+def test_a_job_with_the_number_of_an_earlier_one_is_another_job(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.users = {}
+    salloc(machine, "0", SLURM_STEP_GPUS="1")
+    (machine.cgroup / SCOPE / "job_7").rename(machine.cgroup / "old")
+    machine.job("7", pid=100, step="extern")
+    machine.process(100, uid=0, parent=101)
+    again = only_job(machine.read())
+    assert (again.user, again.account, again.devices) == ("", "", ())
 
 
 def test_a_job_with_missing_facts_is_read_again(machine: Machine) -> None:

@@ -46,6 +46,8 @@ from usage import NO_GPU, state
 
 STATE_COLORS = {"active": GREEN, "held": ORANGE, "idle": BLUE, "unknown": GREY}
 _NODE = ("cluster", "node", "instance")
+# Pods of several clusters can have equal addresses.
+_ADDRESS = ("cluster", "instance")
 OK = {1.0: ("ok", GREEN), 0.0: ("failed", RED)}
 
 
@@ -85,7 +87,8 @@ def build() -> Json:
 def _now() -> list[Panel]:
     up = per_gpu("gpuledger_device_up", WHOLE)
     known = f"last_over_time({of_node('gpuledger_build_info')}[1d])"
-    down = f"count(max by (instance) ({of_node('up')} == 0 and on (job, instance) {known}))"
+    fails = f"{of_node('up')} == 0 and on (cluster, job, instance) {known}"
+    down = f"count({deduplicated(fails, *_ADDRESS)})"
     return [
         stat(
             "Nodes",
@@ -268,11 +271,11 @@ def _hours() -> list[Panel]:
 
 
 def _exporter_stats() -> list[Panel]:
-    age = f"time() - {deduplicated(of_node('gpuledger_snapshot_timestamp_seconds'), 'instance')}"
-    failing = f"count({deduplicated(of_node('gpuledger_collector_success'), 'instance', 'collector')} == 0)"
-    maps = f"count({deduplicated(of_node('gpuledger_map_success'), 'instance', 'map')} == 0)"
+    age = f"time() - {deduplicated(of_node('gpuledger_snapshot_timestamp_seconds'), *_ADDRESS)}"
+    failing = f"count({deduplicated(of_node('gpuledger_collector_success'), *_ADDRESS, 'collector')} == 0)"
+    maps = f"count({deduplicated(of_node('gpuledger_map_success'), *_ADDRESS, 'map')} == 0)"
     simulated = of_node("gpuledger_source_info", 'simulated="true"')
-    simulated_nodes = f"count({deduplicated(simulated, 'instance')})"
+    simulated_nodes = f"count({deduplicated(simulated, *_ADDRESS)})"
     imbalance = deduplicated(f"abs({of_gpu('gpuledger_energy_imbalance_joules')})", "uuid")
     return [
         stat(
@@ -288,7 +291,7 @@ def _exporter_stats() -> list[Panel]:
         stat(
             "Stalled nodes",
             "Nodes with a driver that does not respond: their device data is missing.",
-            or_zero(f"count({deduplicated(of_node('gpuledger_tick_stalled'), 'instance')} == 1)"),
+            or_zero(f"count({deduplicated(of_node('gpuledger_tick_stalled'), *_ADDRESS)} == 1)"),
             steps=GOOD_IS_ZERO,
             empty=NO_GPU,
         ),
@@ -327,7 +330,7 @@ def _exporters() -> Panel:
     source = deduplicated(
         with_node(of_node("gpuledger_source_info")), *_NODE, "source", "driver_version", "cuda_version"
     )
-    version = one_series_per(of_node("gpuledger_build_info"), ("instance",), "version")
+    version = one_series_per(of_node("gpuledger_build_info"), _ADDRESS, "version")
     columns = [
         Column(
             "Age of readings",
@@ -347,7 +350,7 @@ def _exporters() -> Panel:
         Column("Settings", of_exporter("gpuledger_config_last_reload_success"), names=OK),
         Column(
             "Source",
-            f"{source} * on (instance) group_left (version) {version}",
+            f"{source} * on (cluster, instance) group_left (version) {version}",
             names={1.0: ("known", GREEN)},
         ),
     ]

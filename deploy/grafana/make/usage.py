@@ -110,6 +110,9 @@ def _now() -> list[Panel]:
     opened = per_device("gpuledger_sessions_open")
     owners = f"count({deduplicated(of_owner('gpuledger_device_owner_info'), *OWNER)})"
     used, usable = map(total, fullness(WHOLE))
+    # Pods of several clusters can have equal addresses.
+    labels = ("cluster", "instance", "reason")
+    unresolved = deduplicated(of_node("gpuledger_unresolved_processes"), *labels)
     return [
         stat("GPUs", "GPUs that are scraped. A GPU with MIG counts once.", gpus, empty=NO_GPU, size=(3, 4)),
         stat(
@@ -165,7 +168,7 @@ def _now() -> list[Panel]:
         stat(
             "Processes without owner",
             "Processes without a fully known owner. `gpuledger doctor` shows the cause and the remedy.",
-            or_zero(total(deduplicated(of_node("gpuledger_unresolved_processes"), "instance", "reason"))),
+            or_zero(total(unresolved)),
             steps=((None, GREEN), (1, ORANGE)),
             empty=NO_GPU,
             size=(3, 4),
@@ -337,7 +340,7 @@ def _held() -> list[Panel]:
 
 
 def _sessions() -> list[Panel]:
-    opened = total(named(per_device("gpuledger_sessions_open")), "node", "gpu")
+    opened = total(named(per_device("gpuledger_sessions_open"), "cluster"), "cluster", "node", "gpu")
     closed = deduplicated(f"rate({of_gpu('gpuledger_sessions_closed_total')}[$__rate_interval])", "uuid")
     buckets = rise("session_duration_seconds_bucket", ("uuid", "le"))
     return [

@@ -125,10 +125,16 @@ def expressions(panel: dict[str, Any]) -> list[str]:
     return [target["expr"] for target in panel["targets"]]
 
 
+def queries_of_panels(dashboard: dict[str, Any]) -> list[str]:
+    return [text for panel in dashboard["panels"] for text in map(str, expressions_or_none(panel))]
+
+
 def queries_of(dashboard: dict[str, Any]) -> list[str]:
-    of_panels = [text for panel in dashboard["panels"] for text in map(str, expressions_or_none(panel))]
     variables = dashboard["templating"]["list"]
-    return [*of_panels, *(item["query"]["query"] for item in variables if item["type"] == "query")]
+    return [
+        *queries_of_panels(dashboard),
+        *(item["query"]["query"] for item in variables if item["type"] == "query"),
+    ]
 
 
 def expressions_or_none(panel: dict[str, Any]) -> list[str]:
@@ -240,6 +246,22 @@ def test_a_panel_queries_families_that_are_exported(panel: dict[str, Any]) -> No
         assert names
         assert names & EXPORTED or panel in NEEDS_RULES
         assert names <= EXPORTED | RECORDED | OF_SERVERS | OF_PROMETHEUS
+
+
+RULES = [
+    str(rule["expr"])
+    for file in sorted((GRAFANA.parent / "prometheus").glob("**/*.yml"))
+    for group in yaml.safe_load(file.read_text(encoding="utf-8")).get("groups", ())
+    for rule in group["rules"]
+]
+
+
+@pytest.mark.parametrize("queries", [RULES, *(map(queries_of_panels, DASHBOARDS))])
+def test_equal_addresses_in_two_clusters_are_two_targets(queries: list[str]) -> None:
+    for query in queries:
+        for labels in re.findall(r"\b(?:by|on) \(([^)]*)\)", query):
+            named = {label.strip() for label in labels.split(",")}
+            assert "instance" not in named or "cluster" in named, query
 
 
 @each_panel

@@ -15,7 +15,7 @@ from gpuledger.ledger.books.person import PersonName
 from gpuledger.ledger.books.work_folder import is_write_error
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS, meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
-from gpuledger.ledger.store.store import restart_counters
+from gpuledger.ledger.store.tables import restart_counters
 from gpuledger.model.errors import GpuledgerError, UsageError
 
 # Texts by table and key column. JSON is parsed: it can have escapes in place of letters.

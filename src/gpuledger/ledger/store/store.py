@@ -6,6 +6,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import tzinfo
 from pathlib import Path
@@ -16,9 +17,11 @@ from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
 from gpuledger.ledger.store.hour_cells import update_zone
 from gpuledger.ledger.store.retention import HistoryPruner, RetentionLimits
 from gpuledger.ledger.store.schema import (
+    APPLICATION_ID,
     BEGUN,
     BOOKS_ID,
     CREATED,
+    MIGRATIONS,
     NODE_NAME,
     ZERO_HOLD,
     NotALedger,
@@ -26,7 +29,7 @@ from gpuledger.ledger.store.schema import (
     migrate_schema,
 )
 from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
-from gpuledger.ledger.store.tables import load_ledger, write_journal
+from gpuledger.ledger.store.tables import load_ledger, restart_counters, write_journal
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import CollectorRun
@@ -39,10 +42,6 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _CACHE_KIB = 1024
 # Maximum wait of a commit for another program's lock; the tick waits as well.
 _BUSY_MS = 100
-_TIME_FROM_ZERO = """
-UPDATE gpu_times SET closed = 0,
-    base = posted + coalesce((SELECT microseconds FROM time_spans WHERE number = span), 0)
-"""
 _WRITE_ERRORS = (sqlite3.Error, OSError, UnicodeEncodeError, OverflowError)
 
 
@@ -55,8 +54,8 @@ class Store:
 
     Exported counters continue only if their last values are certainly in the file: the last run closed it, or
     ended within this boot of the machine and was not ahead of the file. Otherwise they begin at 0 again. If
-    the file cannot be opened, the ledger is kept in memory until the next start. A removed file is created
-    again.
+    the file cannot be opened, the ledger is kept in memory until the next start, or on a full disk until
+    there is space. A removed file is created again.
     """
 
     def __init__(
@@ -71,6 +70,8 @@ class Store:
         self.node, self._written_node = node, ""
         self._written_hold = 0.0
         self._connection: sqlite3.Connection | None = None
+        # The stored ledger was read, but there was no space to open the file for writing.
+        self._needs_space = False
         self._opened: os.stat_result | None = None
         # The time zone of which the file has the name; None before the first write.
         self._zone: tzinfo | None = None
@@ -97,8 +98,8 @@ class Store:
 
     @property
     def on_disk(self) -> bool:
-        """False while the ledger is kept only in memory."""
-        return self._connection is not None
+        """False while the ledger is kept only in memory, and will not be stored before the next start."""
+        return self._connection is not None or self._needs_space
 
     def save(self, journal: Journal) -> tuple[CollectorRun, bool]:
         """See `LedgerStore.save`."""
@@ -110,6 +111,11 @@ class Store:
     def close(self) -> None:
         """Write pending changes, mark the file as clean and close it. Idempotent."""
         with self._mutex:
+            if self._connection is None and self._needs_space:
+                try:
+                    self._open_for_writing()
+                except _WRITE_ERRORS as error:
+                    log.error("%s: %s; what this run has read could not be stored", self.file, error)
             if self._connection is not None:
                 self._close_cleanly(self._connection)
                 self._connection = None
@@ -129,17 +135,28 @@ class Store:
         except sqlite3.Error as error:
             if _is_damage(error):
                 self._replace(str(error))
-            else:
+            elif not (_lacks_space(error) and self._read_on_full_disk()):
                 self._give_up(error)
+            else:
+                self._needs_space = True
+                self._fail(error, self._clock.elapsed())
 
     def _open(self) -> None:
+        connection = self._open_for_writing()
+        try:
+            self._read(connection)
+        except BaseException:
+            self._connection = None
+            connection.close()
+            raise
+
+    def _open_for_writing(self) -> sqlite3.Connection:
         connection = self._connect()
         try:
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
             connection.execute("PRAGMA synchronous=NORMAL")
             migrate_schema(connection)
-            stored = load_ledger(connection)
-            meta: Mapping[str, object] = dict(connection.execute("SELECT key, value FROM meta"))
+            meta = {key for (key,) in connection.execute("SELECT key FROM meta")}
             if not meta:
                 connection.execute("INSERT INTO meta VALUES (?, ?)", (CREATED, self._clock.unix()))
             if BOOKS_ID not in meta:
@@ -148,9 +165,35 @@ class Store:
             connection.close()
             raise
         self._connection = connection
+        self._needs_space = False
         self._opened = self.file.stat()
         self._zone, self._written_node, self._written_hold = None, "", 0.0
         self._is_first_write = True
+        return connection
+
+    def _read_on_full_disk(self) -> bool:
+        """Read the stored ledger without writing a byte; return whether that is possible."""
+        try:
+            self._opened = self.file.stat()
+            if not self._opened.st_size:
+                return True
+            with closing(self._connect()) as connection:
+                # SQLite then needs no file that it shares with readers.
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
+                (identity,) = connection.execute("PRAGMA application_id").fetchone()
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+                # An older version must be migrated first.
+                if (identity, version) != (APPLICATION_ID, len(MIGRATIONS)):
+                    return False
+                self._read(connection)
+                return True
+        except (sqlite3.Error, OSError, ValueError, KeyError, TypeError, IndexError):
+            return False
+
+    def _read(self, connection: sqlite3.Connection) -> None:
+        """Read what an earlier run stored."""
+        stored = load_ledger(connection)
+        meta: Mapping[str, object] = dict(connection.execute("SELECT key, value FROM meta"))
         same_boot = bool(self._boot_id) and meta.get("boot_id") == self._boot_id
         ahead = self._lock is not None and self._lock.was_ahead
         self._continues_counters = not ahead and (bool(meta.get("clean")) or same_boot)
@@ -194,7 +237,7 @@ class Store:
             self._lock.release()
 
     def _save(self, journal: Journal, now: float) -> bool:
-        if self._connection is None:
+        if self._connection is None and not self._needs_space:
             journal.mark_stored()
             self.was_replaced = False
             if self._lock is not None:
@@ -206,7 +249,8 @@ class Store:
             return self._may_show_unsaved()
         try:
             self._check_place()
-            self._write(self._connection, journal)
+            connection = self._connection or self._open_for_writing()
+            self._write(connection, journal)
         except _WRITE_ERRORS as error:
             self._unsaved = journal
             self._fail(error, now)
@@ -218,7 +262,7 @@ class Store:
             journal.lost = 0
         self._succeed()
         try:
-            self._pruner.run(self._connection, now, journal.unix, self.limits)
+            self._pruner.run(connection, now, journal.unix, self.limits)
         except sqlite3.Error as error:
             self._fail(error, now)
         return True
@@ -326,15 +370,6 @@ class Store:
             connection.close()
 
 
-def restart_counters(connection: sqlite3.Connection) -> None:
-    """Let the exported counters of energy and time begin at 0; accounts continue. Raises sqlite3.Error."""
-    connection.execute("DELETE FROM series")
-    connection.execute("DELETE FROM told")
-    connection.execute("DELETE FROM owners")
-    connection.execute("UPDATE gpus SET base = total, closed = 0")
-    connection.execute(_TIME_FROM_ZERO)
-
-
 def _from_zero(stored: StoredLedger) -> StoredLedger:
     """The stored ledger with exported counters that begin at 0; the accounts continue."""
     gpus = {
@@ -344,6 +379,11 @@ def _from_zero(stored: StoredLedger) -> StoredLedger:
     time = stored.times
     entries = {uuid: entry._replace(base=entry.time.posted, closed=0) for uuid, entry in time.gpus.items()}
     return replace(stored, gpus=gpus, times=replace(time, gpus=entries, series={}))
+
+
+def _lacks_space(error: Exception) -> bool:
+    """Whether this can be a full disk or an exhausted quota: SQLite does not say it of all its files."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def _is_damage(error: Exception) -> bool:

@@ -85,6 +85,11 @@ UPDATE gpu_times SET posted = posted + ?, span = NULL
 """
 _UPDATE_SHARE = "UPDATE shares SET millijoules = ?, resident = ?, work = ? WHERE span = ? AND session = ?"
 
+_TIME_FROM_ZERO = """
+UPDATE gpu_times SET closed = 0,
+    base = posted + coalesce((SELECT microseconds FROM time_spans WHERE number = span), 0)
+"""
+
 
 def write_journal(connection: Connection, journal: Journal) -> None:
     """Write the whole journal. Raises sqlite3.Error."""
@@ -325,6 +330,15 @@ def _owners(
             )
         )
     return found
+
+
+def restart_counters(connection: Connection) -> None:
+    """Let the exported counters of energy and time begin at 0; accounts continue. Raises sqlite3.Error."""
+    connection.execute("DELETE FROM series")
+    connection.execute("DELETE FROM told")
+    connection.execute("DELETE FROM owners")
+    connection.execute("UPDATE gpus SET base = total, closed = 0")
+    connection.execute(_TIME_FROM_ZERO)
 
 
 def _next_number(connection: Connection, table: str) -> int:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import resource
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from builders import FakeClock, gpu, process
 from gpuledger.ledger import journal
+from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store import schema
 from gpuledger.ledger.store.retention import RetentionLimits
@@ -345,6 +347,87 @@ def test_a_full_disk_keeps_the_ledger_in_memory_and_stores_it_later(tmp_path: Pa
     assert rows(run.store.file, "SELECT count(*) FROM sessions") == [(601,)]
 
 
+@contextmanager
+def no_space() -> Iterator[None]:
+    """Let no file of this process grow: as on a full disk, SQLite then fails to open a ledger."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("end", [lambda run: run.store.close(), Run.kill], ids=["stopped", "killed"])
+def test_a_start_on_a_full_disk_continues_the_ledger_and_stores_it_later(
+    end: Callable[[Run], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Run(tmp_path)
+    post(first, 20)
+    before = exported_values(first.ledger.state)
+    end(first)
+    (tmp_path / "gpuledger.db-shm").unlink(missing_ok=True)
+    with no_space():
+        second = Run(tmp_path, clock=first.clock)
+        part = post(second, 5, start=20)
+        assert "disk I/O error" in part.error
+        during = exported_values(second.ledger.state)
+    assert caplog.text.count("continues in memory and is stored when the file is writable") == 1
+    second.clock.advance(60)
+    assert post(second, 5, start=25).success
+    after = exported_values(second.ledger.state)
+    assert all(during[name] >= amount for name, amount in before.items())
+    assert all(after[name] >= amount for name, amount in during.items())
+    second.store.close()
+    assert len(rows(second.store.file, "SELECT * FROM sessions")) == 1
+    assert_books_balance(second.store.file)
+
+
+def test_a_new_ledger_on_a_full_disk_is_stored_later(tmp_path: Path) -> None:
+    clock = FakeClock(UNIX)
+    with no_space():
+        store = Store(tmp_path, "gpuledger", "boot-1", clock, RetentionLimits())
+        run = Run.__new__(Run)
+        run.boot, run.clock, run.store, run.ledger = "boot-1", clock, store, Ledger(LedgerSettings(), store)
+        assert not post(run, 5).success
+    clock.advance(60)
+    assert post(run, 5, start=5).success
+    store.close()
+    assert len(rows(store.file, "SELECT * FROM sessions")) == 1
+    assert assert_books_balance(store.file) > 0
+
+
+def test_a_ledger_that_was_removed_while_the_disk_was_full_is_created_with_all_data(tmp_path: Path) -> None:
+    first = Run(tmp_path)
+    post(first, 20)
+    first.store.close()
+    with no_space():
+        second = Run(tmp_path, clock=first.clock)
+        post(second, 5, start=20)
+    second.store.file.unlink()
+    second.clock.advance(60)
+    post(second, 5, start=25)
+    assert post(second, 5, start=30).success
+    second.store.close()
+    assert len(rows(second.store.file, "SELECT * FROM sessions")) == 1
+    assert_books_balance(second.store.file)
+
+
+def test_a_stop_while_the_disk_is_still_full_leaves_the_stored_ledger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Run(tmp_path)
+    post(first, 20)
+    first.store.close()
+    content = first.store.file.read_bytes()
+    with no_space():
+        second = Run(tmp_path, clock=first.clock)
+        post(second, 5, start=20)
+        second.store.close()
+    assert "what this run has read could not be stored" in caplog.text
+    assert second.store.file.read_bytes() == content
+
+
 def test_a_long_full_disk_loses_detail_and_some_sessions_but_no_memory_or_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -449,8 +532,6 @@ def test_an_unusable_directory_keeps_the_ledger_in_memory_and_is_reported(
         in caplog.text
     )
     run = Run.__new__(Run)
-    from gpuledger.ledger.ledger import Ledger
-
     run.boot, run.clock, run.store, run.ledger = "boot", clock, store, Ledger(LedgerSettings(), store)
     part = post(run, 10)
     assert "is kept in memory" in part.error

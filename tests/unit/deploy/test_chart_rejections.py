@@ -133,6 +133,19 @@ def test_invalid_values_are_rejected_by_the_schema_and_named(values: dict[str, A
             "would scrape every pod twice",
         ),
         ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "needs service.enabled"),
+        (
+            {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}},
+            "updateStrategy.rollingUpdate.maxSurge: a node's new pod cannot start while the old one has its "
+            "ledger (state.dir), so the rollout would never end",
+        ),
+        (
+            {
+                "updateStrategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
+                "state": {"dir": ""},
+                "hostNetwork": True,
+            },
+            "ports (hostNetwork)",
+        ),
         ({"web": {"existingSecret": "x"}}, "set web.scheme to https if it enables TLS"),
         ({"web": {"existingSecret": "x", "scheme": "http", "config": {"rate_limit": {}}}}, "set only one"),
         ({"priorityClass": {"create": True}, "priorityClassName": "x"}, "set only one"),
@@ -224,3 +237,16 @@ def test_a_release_name_that_is_invalid_for_a_service_is_rejected_with_the_remed
     ):
         files(name="456")
     assert files({"fullnameOverride": "gpus"}, name="456")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}, "state": {"dir": ""}},
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}},
+        {"updateStrategy": {"rollingUpdate": {"maxSurge": "0%", "maxUnavailable": 1}}},
+    ],
+)
+def test_a_rollout_that_can_end_is_rendered_as_given(values: dict[str, Any]) -> None:
+    (made,) = of_kind("DaemonSet", values)
+    assert made["spec"]["updateStrategy"] == {"type": "RollingUpdate", **values["updateStrategy"]}

@@ -31,6 +31,7 @@
 {{- if and $v.kubernetes.events (not (has $v.kubernetes.names (list "auto" "api"))) -}}
 {{- fail (printf "kubernetes.events: only the API server says when a pod has ended; set kubernetes.names to auto or api, not %s" $v.kubernetes.names) -}}
 {{- end -}}
+{{- include "gpuledger.checkSurge" . -}}
 {{- include "gpuledger.checkTimeouts" . -}}
 {{- include "gpuledger.checkRelabelings" . -}}
 {{- include "gpuledger.checkEvery" . -}}
@@ -64,6 +65,15 @@
 {{- fail (printf "%s: the chart's selectors use the label %s; choose another name" $value $label) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Rejects a rollout that never ends: the old pod of a node is deleted when the new one is ready, which needs its ledger or ports. */}}
+{{- define "gpuledger.checkSurge" -}}
+{{- $surge := toString (default 0 (get (default dict .v.updateStrategy.rollingUpdate) "maxSurge")) -}}
+{{- if and (ne .mode "none") (not (has $surge (list "0" "0%"))) (or (include "gpuledger.keepsBooks" .) .v.hostNetwork) -}}
+{{- $shared := ternary "ledger (state.dir)" "ports (hostNetwork)" (not (empty (include "gpuledger.keepsBooks" .))) -}}
+{{- fail (printf "updateStrategy.rollingUpdate.maxSurge: a node's new pod cannot start while the old one has its %s, so the rollout would never end; remove it" $shared) -}}
 {{- end -}}
 {{- end -}}
 

@@ -15,7 +15,7 @@ from gpuledger.ledger.report.combined_report import NodeReport, combine_reports
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.prices import PriceList
-from gpuledger.ledger.report.ranges import RequestedRange
+from gpuledger.ledger.report.ranges import EmptyRange, RequestedRange
 from gpuledger.ledger.report.report_builder import ListUses
 from gpuledger.ledger.report.settings import SPREAD, Prices
 from gpuledger.ledger.report.teams import Team
@@ -71,6 +71,7 @@ def report_from_exports(
     # An unknown grouping is reported before an empty range.
     find_grouping(by, {}, teams=teams, node_of=lambda _: "")
     uses, reports, used, empty = ListUses(), list[NodeReport](), list[Export](), list[str]()
+    uncut: dict[str, EmptyRange] = {}
     found = volumes(exports)
     for number, volume in enumerate(found):
         manifest = volume[0].manifest
@@ -79,17 +80,32 @@ def report_from_exports(
         if clipped is not None:
             with open_exports([one for one in volume if _is_within(one, clipped)]) as history:
                 nodes = _Query(by, prices, every, teams, uses, _partly(progress, number, len(found)))
-                report = nodes.report(history, manifest.node, clipped)
+                try:
+                    report = nodes.report(history, manifest.node, clipped)
+                except EmptyRange as error:
+                    uncut.setdefault(manifest.node, error)
+                    continue
         if report is None:
             empty.append(manifest.node)
             continue
         reports.append(NodeReport(manifest.node, report))
         used += volume
     if not reports:
-        raise GpuledgerError(_nothing_watched(exports, requested))
+        raise next(iter(uncut.values()), GpuledgerError(_nothing_watched(exports, requested)))
     combined = combine_reports(reports)
-    missing = [node for node in dict.fromkeys(empty) if node not in {one.node for one in reports}]
-    notes = (*export_notes(used), *_empty_notes(missing), *combined.notes, *uses.notes(price_list, teams))
+    reported = {one.node for one in reports}
+    missing = [node for node in dict.fromkeys(empty) if node not in reported | uncut.keys()]
+    notes = (
+        *export_notes(used),
+        *_empty_notes(missing),
+        *(
+            f"Nothing of {node} is in this report: {error}."
+            for node, error in uncut.items()
+            if node not in reported
+        ),
+        *combined.notes,
+        *uses.notes(price_list, teams),
+    )
     return replace(combined, notes=notes)
 
 

@@ -209,14 +209,15 @@ def _fetch_node(
 def range_pieces(requested: RequestedRange, now: float) -> list[RangePiece]:
     """The range in pieces that a node exports within a minute; they meet at midnights of UTC.
 
-    An end in the future is now: the report cuts what it gets, also of simulated nodes, which are ahead.
+    Each has at least a day, if the range has: a shorter one can have no cut of a ledger inside. An end in the
+    future is now: the report cuts what it gets, also of simulated nodes, which are ahead.
     """
     since, until = min(requested.since, _LATEST), requested.until
     until = None if until is None or until >= now else until
     ends = now if until is None else until
     pieces: list[RangePiece] = []
     while ends - since > _LONGEST_PIECE:
-        cut = float((since + _LONGEST_PIECE) // _DAY * _DAY)
+        cut = float(min(since + _LONGEST_PIECE, ends - _DAY) // _DAY * _DAY)
         pieces.append((since, cut))
         since = cut
     return [*pieces, (since, until)]

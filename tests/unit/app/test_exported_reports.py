@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC
 from fractions import Fraction
 from pathlib import Path
@@ -60,11 +61,13 @@ def test_each_gpu_is_of_its_own_node(ledgers: dict[str, Path]) -> None:
     assert nodes == [node for node in NODES for _ in range(2)]
 
 
-def single(ledgers: dict[str, Path], by: str, every: str = "") -> Iterator[UsageReport]:
+def single(
+    ledgers: dict[str, Path], by: str, every: str = "", requested: RequestedRange = WITHIN
+) -> Iterator[UsageReport]:
     for node, file in ledgers.items():
         with closing(History(file)) as history:
             grouping = find_grouping(by, history.devices, teams=TEAMS, node_of=lambda _, name=node: name)
-            within = resolve_watched_range(history, WITHIN)
+            within = resolve_watched_range(history, requested)
             yield build_report(history, grouping, PRICES, within, every=every, node=node)
 
 
@@ -122,6 +125,22 @@ def test_entries_of_teams_and_prices_that_match_on_one_node_are_not_noted(ledger
 def test_a_node_that_ended_early_is_named_and_counts(ledgers: dict[str, Path]) -> None:
     notes = "\n".join(exported(ledgers, "node").notes)
     assert "node-3: The range ends at" in notes
+
+
+# node-3 ends at 86:40, after its last cut at 75 minutes.
+@pytest.mark.parametrize("minutes", [82, 86.5, 87, 89])
+def test_a_node_that_ended_within_the_quarter_of_the_begin_costs_no_other(
+    ledgers: dict[str, Path], minutes: float
+) -> None:
+    exports = load_exports(str(ledgers["node-1"].parent.parent / "out"))
+    within = replace(WITHIN, since=SINCE + minutes * 60)
+    found = report_from_exports(exports, "owner", PRICES, within, lambda _, __: None)
+    others = {node: ledgers[node] for node in NODES[:2]}
+    assert named_sums([found]) == named_sums(list(single(others, "owner", requested=within)))
+    assert [note for note in found.notes if note.startswith("Nothing of node-3 is in this report: --since")]
+    only = [export for export in exports if export.manifest.node == "node-3"]
+    with pytest.raises(UsageError, match="--since"):
+        report_from_exports(only, "owner", PRICES, within, lambda _, __: None)
 
 
 def test_a_gpu_that_moved_is_one_and_its_time_is_divided_by_node(tmp_path: Path) -> None:

@@ -72,6 +72,10 @@ class ReportRange:
         return self.begins * QUARTER
 
 
+class EmptyRange(UsageError):
+    """A ledger has no two cuts in the range, or ends before it."""
+
+
 class ReportPart(NamedTuple):
     """A part of a range for `--every`: the quarters from `begins` to before `ends`, and its name."""
 
@@ -143,12 +147,12 @@ def resolve_range(
     `first` and `last` are the unix times of its first data and last posting. A begin before the first data
     needs no sentence.
 
-    Raises UsageError if nothing is left, with the nearest cuts.
+    Raises EmptyRange if nothing is left, with the nearest cuts.
     """
     zone = requested.zone
     if requested.since >= last:
         begin, end = (format_local_time(unix, zone) for unix in (requested.since, last))
-        raise UsageError(
+        raise EmptyRange(
             f"{requested.since_text} begins at {begin}, and the last posting of the ledger is at {end}: "
             "there is nothing in this range"
         )
@@ -190,7 +194,7 @@ def _moved(verb: str, requested: float, used: float, last: float, zone: tzinfo |
     return f"The range {verb} at {times[0]}, {where} of the ledger, in place of {times[1]}."
 
 
-def _empty_range(requested: RequestedRange, cuts_around: CutsAround, last: float) -> UsageError:
+def _empty_range(requested: RequestedRange, cuts_around: CutsAround, last: float) -> EmptyRange:
     until = last if requested.until is None else min(requested.until, last)
     ends = (
         _cuts_around_time(requested.since, cuts_around, last)[0],
@@ -198,7 +202,7 @@ def _empty_range(requested: RequestedRange, cuts_around: CutsAround, last: float
     )
     names = dict.fromkeys((requested.since_text, requested.until_text))
     cuts = " and ".join(format_local_time(unix, requested.zone) for unix in ends)
-    return UsageError(
+    return EmptyRange(
         f"{' '.join(names)} has no cut of the ledger inside: the nearest are {cuts}; use them as --since and "
         "--until"
     )

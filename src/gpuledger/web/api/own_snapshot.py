@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gpuledger.model.access import Reader
+from gpuledger.model.availability import FREE
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.web.api.json_values import JsonObject
@@ -112,6 +113,9 @@ def _hide(device: JsonObject, reader: Reader, *, is_present: bool) -> None:
     if not is_present:
         for name in device.keys() - _PUBLIC:
             device[name] = None if name in _NULLABLE else _blank(device[name])
+        if device["availability"] == FREE:
+            # Without it, the page and `top` count no free GPU.
+            device["state"] = "idle"
         # Throttling is a sign of load.
         device["problems"] = [one for one in device["problems"] if not one["kind"].endswith("_throttling")]
     if device["reserved_by"] not in reader.users:

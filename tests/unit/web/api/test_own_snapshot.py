@@ -110,6 +110,14 @@ def test_values_of_a_whole_gpu_are_shown_where_the_user_is() -> None:
             assert device(body, index, place)[key] is None
 
 
+@pytest.mark.parametrize(
+    ("availability", "state"), [("free", "idle"), ("in_use", None), ("allocated", None), ("reserved", None)]
+)
+def test_a_gpu_that_can_be_taken_is_idle_for_everybody(availability: str, state: str | None) -> None:
+    found = replace(shared_machine(), availability={(B.uuid, ""): Availability(availability)})
+    assert device(snapshot_for(found, "lab", DAN), "1")["state"] == state
+
+
 def test_throttling_and_xids_of_a_gpu_of_others_are_not_shown() -> None:
     body = snapshot_for(shared_machine(), "node-1", DAN)
     assert device(body, "0")["throttling"]

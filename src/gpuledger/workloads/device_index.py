@@ -22,7 +22,8 @@ class DeviceRef(NamedTuple):
 
     `by` is `uuid`, which can be shortened while only one device begins with it; `minor` (3 is /dev/nvidia3);
     `node` (`renderD128`); `mig` (`minor/gi` or `minor/gi/ci`); `index` (the order of the driver; `index:amd`
-    counts the GPUs of one maker); or `number` (a minor or an index, unknown which).
+    counts the GPUs of one maker); `listed` (`n/minor/minor/...`: the n-th of these, by the order of the
+    driver); or `number` (a minor or an index, unknown which).
     """
 
     by: str
@@ -98,7 +99,18 @@ class DeviceIndex(DeviceTables):
         if self._instances or (ref.by == "number" and not self._minors_equal_indexes):
             # Slurm numbers Instances and Gpus in one sequence. A wrong guess would bill the wrong owner.
             return ()
+        if ref.by == "listed":
+            return self._find_listed(first, sorted(rest))
         return self._instances_or_gpu(self._indexes.get(first))
+
+    def _find_listed(self, place: int, minors: Sequence[int]) -> tuple[Device, ...]:
+        """The GPU with this place among those with these minors; none if a missing one could change it."""
+        known = [gpu for minor in minors if (gpu := self._minors.get(minor)) is not None]
+        in_order = sorted(known, key=lambda gpu: gpu.index)
+        if in_order == known:
+            found = self._minors.get(minors[place]) if place < len(minors) else None
+            return () if found is None else (found,)
+        return tuple(in_order[place : place + 1]) if len(known) == len(minors) else ()
 
     def _find_of_maker(self, number: int, vendor: str) -> tuple[Device, ...]:
         """The GPU with this place among those of one maker; none if one is cut: its partitions count too."""

@@ -68,6 +68,26 @@ def test_a_plain_number_is_used_only_if_it_is_unambiguous(
 
 
 @pytest.mark.parametrize(
+    ("minors", "names"),
+    [
+        # By index and then minor: GPU 1 is not in gres.conf.
+        ("0 1 2 3", {"0/0/2/3": 0, "1/0/2/3": 2, "2/0/2/3": 3, "3/0/2/3": None}),
+        ("2 3 0 1", {"0/0/2/3": 0, "1/0/2/3": 1, "2/0/2/3": 2}),
+        # A GPU is lost, or left out here: its place is known if minors and indexes have the same order.
+        ("0 1 2", {"0/0/2/3": 0, "1/0/2/3": 2, "2/0/2/3": None, "1/0/1/2": 1}),
+        ("2 3 0", {"0/0/1/2": None, "1/0/1/2": None}),
+    ],
+)
+def test_listed_gpus_are_counted_in_the_order_of_the_driver(
+    minors: str, names: dict[str, int | None]
+) -> None:
+    gpus = [gpu(at, minor=int(minor)) for at, minor in enumerate(minors.split())]
+    index = DeviceIndex(gpus)
+    found = {name: index.find(DeviceRef("listed", name)) for name in names}
+    assert {name: one[0].gpu.index if one else None for name, one in found.items()} == names
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         (FULL, (FULL,)),

@@ -71,6 +71,12 @@ def refs_from_device_rules(
     return (*_refs(minors, cap_minors, caps), *dict.fromkeys(nodes))
 
 
+def minor_of_file(*files: str) -> int | None:
+    """The minor number of an NVIDIA GPU by its only device file; None for any other files."""
+    match = _GPU_FILE.fullmatch(files[0]) if len(files) == 1 else None
+    return int(match[1]) if match else None
+
+
 def refs_from_device_files(
     files: Iterable[str], caps: MigCapabilities = NO_MIG_CAPABILITIES
 ) -> tuple[DeviceRef, ...]:

@@ -15,14 +15,13 @@ from fractions import Fraction
 from typing import Final
 
 from gpuledger.workloads.device_index import DeviceRef
-from gpuledger.workloads.slurm.gres_conf import GpuNumbering, expand_hostlist, gres_lines_of
+from gpuledger.workloads.slurm.gres_conf import GpuNumbering, expand_hostlist, gres_lines_of, node_gres
 from gpuledger.workloads.slurm.job_identity import Environment, ProcessIdentity
 
 SHARDS, PERCENTAGE = "SLURM_SHARDS_ON_NODE", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 SHARE_VARIABLES: Final = (SHARDS, PERCENTAGE)
 _GPUS: Final = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS_ON_NODE")
 _COUNT: Final = re.compile(r"\d{1,9}", re.ASCII)
-_GRES: Final = re.compile(r"(\w+)(?::[^:,()]+)??(?::(\d{1,9}))?(?:\(.*\))?", re.ASCII)
 
 Lines = Sequence[Mapping[str, str]]
 
@@ -101,7 +100,8 @@ def _units_per_gpu(
         by_file |= dict.fromkeys(named, count // len(named) if named else 0)
         total = total if named else count
     if by_file:
-        places = [int(ref.name) for ref in gpus if ref.by == "number"]
+        in_order = not numbering.by_driver
+        places = [int(ref.name) for ref in gpus if ref.by == "number" and in_order]
         known = [numbering.files[place][0] for place in places if place < len(numbering.files)]
         counts = {by_file.get(file, 0) for file in known} if len(known) == len(gpus) else {*by_file.values()}
         return counts.pop() or None if len(counts) == 1 else None
@@ -111,15 +111,7 @@ def _units_per_gpu(
 
 def _node_gres(files: GresFiles, node: str) -> dict[str, int]:
     """The numbers of the node's gres in slurm.conf, of all types together."""
-    text = default = ""
-    for line in files.slurm:
-        names = expand_hostlist(line.get("nodename", ""))
-        if "DEFAULT" in names:
-            default = line.get("gres", default)
-        elif node in names:
-            text = line.get("gres", default)
     found: dict[str, int] = {}
-    for item in text.split(","):
-        if match := _GRES.fullmatch(item):
-            found[match[1].lower()] = found.get(match[1].lower(), 0) + int(match[2] or 1)
+    for one in node_gres(files.slurm, node):
+        found[one.name] = found.get(one.name, 0) + one.number
     return found

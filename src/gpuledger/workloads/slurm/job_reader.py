@@ -15,11 +15,12 @@ from gpuledger.model.text import decode_utf8
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.device_files import (
     MigCapabilities,
+    minor_of_file,
     parse_mig_capabilities,
     refs_from_device_files,
     refs_from_device_rules,
 )
-from gpuledger.workloads.slurm.gres_conf import GpuNumbering, gpu_numbering, parse_gres_conf
+from gpuledger.workloads.slurm.gres_conf import GpuNumbering, gpu_numbering, node_gres, parse_gres_conf
 from gpuledger.workloads.slurm.gres_shares import GresFiles, job_fraction
 from gpuledger.workloads.slurm.job_cgroups import (
     JobCgroup,
@@ -82,7 +83,7 @@ class _JobEvidence:
         cannot be interpreted.
         """
         first = gpus_in_environments([one.environment for one in self.processes if one.first])
-        is_clear = numbering.by_driver or numbering.files or all(ref.by == "uuid" for ref in first)
+        is_clear = numbering.is_known or all(ref.by == "uuid" for ref in first)
         return first if first and is_clear else gpus_in_environments(self.environments)
 
     @property
@@ -196,7 +197,8 @@ class SlurmReader:
         self, cgroup: JobCgroup, stamp: _Stamp, caps: MigCapabilities, files: GresFiles
     ) -> _KnownJob:
         evidence = self._collect_evidence(cgroup)
-        numbering = gpu_numbering(files.gres, evidence.node)
+        configured = node_gres(files.slurm, evidence.node)
+        numbering = gpu_numbering(files.gres, evidence.node, configured)
         gpus = evidence.gpus(numbering)
         devices, found_by, missing = _find_devices(cgroup, evidence, gpus, numbering, caps)
         processes = evidence.processes
@@ -320,9 +322,15 @@ def _missing_reason(evidence: _JobEvidence) -> str:
 def _resolve_number(ref: DeviceRef, numbering: GpuNumbering, caps: MigCapabilities) -> tuple[DeviceRef, ...]:
     if ref.by != "number":
         return (ref,)
+    if numbering.by_minor:
+        return (DeviceRef("minor", ref.name),)
     if numbering.by_driver:
-        by = f"index:{numbering.vendor}" if numbering.vendor else "index"
-        return (DeviceRef(by, ref.name),)
+        if numbering.vendor:
+            return (DeviceRef(f"index:{numbering.vendor}", ref.name),)
+        minors = [minor_of_file(*group) for group in numbering.files]
+        if minors and None not in minors:
+            return (DeviceRef("listed", "/".join(map(str, (ref.name, *minors)))),)
+        return (DeviceRef("index", ref.name),)
     if numbering.files:
         position = int(ref.name)
         return (

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.workloads.slurm.gres_conf import GpuNumbering, expand_hostlist, gpu_numbering, parse_gres_conf
+from gpuledger.workloads.slurm.gres_conf import (
+    GpuNumbering,
+    expand_hostlist,
+    gpu_numbering,
+    node_gres,
+    parse_gres_conf,
+)
 
 
 def files(*names: str) -> GpuNumbering:
@@ -18,8 +26,8 @@ def files(*names: str) -> GpuNumbering:
     [
         ("Name=gpu File=/dev/nvidia[0-3]", files("0", "1", "2", "3")),
         ("NAME=GPU FILE=/dev/nvidia[0-1] # two", files("0", "1")),
-        ("Name=gpu Type=a100 File=/dev/nvidia1\nName=gpu Type=t4 File=/dev/nvidia0", files("0", "1")),
-        ("Name=gpu File=/dev/nvidia10\nName=gpu File=/dev/nvidia9", files("9", "10")),
+        ("Name=gpu Type=a100 File=/dev/nvidia1\nName=gpu Type=t4 File=/dev/nvidia0", files("1", "0")),
+        ("Name=gpu File=/dev/nvidia10\nName=gpu File=/dev/nvidia9", files("10", "9")),
         ("Name=gpu File=/dev/nvidia[2,5-6]", files("2", "5", "6")),
         ("Name=gpu \\\n  File=/dev/nvidia0", files("0")),
         ("NodeName=n[01-04] Name=gpu File=/dev/nvidia0\nNodeName=m1 Name=gpu File=/dev/nvidia7", files("0")),
@@ -27,7 +35,14 @@ def files(*names: str) -> GpuNumbering:
         ("Name=mps Count=100 File=/dev/nvidia0", GpuNumbering()),
         ("Name=gpu Count=4", GpuNumbering()),
         ("AutoDetect=nvml", GpuNumbering(by_driver=True)),
-        ("AutoDetect=nvml\nName=gpu Type=a100 File=/dev/nvidia0", GpuNumbering(by_driver=True)),
+        ("AutoDetect=nvml\nName=gpu File=/dev/nvidia[1,0]", replace(files("0", "1"), by_driver=True)),
+        (
+            "AutoDetect=nvml\nName=gpu Type=t4 Count=1\nName=gpu File=/dev/nvidia0",
+            GpuNumbering(by_driver=True),
+        ),
+        ("AutoDetect=nvidia", GpuNumbering(by_minor=True)),
+        ("AutoDetect=nvidia\nName=gpu File=/dev/nvidia[2,1]", files("1", "2")),
+        ("AutoDetect=nvidia\nName=gpu Type=t4 Count=2", GpuNumbering(by_minor=True)),
         ("AutoDetect=off\nName=gpu File=/dev/nvidia0", files("0")),
         ("NodeName=n02 AutoDetect=off Name=gpu File=/dev/nvidia0\nAutoDetect=nvml", files("0")),
         ("NodeName=m1 AutoDetect=nvidia\nName=gpu File=/dev/nvidia0", files("0")),
@@ -49,6 +64,31 @@ def files(*names: str) -> GpuNumbering:
 )
 def test_gres_conf_defines_the_numbering_of_the_node(text: str, numbering: GpuNumbering) -> None:
     assert gpu_numbering(parse_gres_conf(text), "n02") == numbering
+
+
+TYPES = """\
+Name=gpu Type=P100 File=/dev/nvidia[1-2]
+Name=gpu Type=v100 File=/dev/nvidia0
+Name=gpu Type=v100 File=/dev/nvidia3
+"""
+
+
+@pytest.mark.parametrize(
+    ("slurm", "order"),
+    [
+        ("NodeName=n0[1-2] Gres=gpu:v100:2,gpu:p100:2", "0312"),
+        ("NodeName=n02 Gres=shard:8,gpu:p100:2(S:0),gpu:v100:2", "1203"),
+        ("NodeName=n02 Gres=gpu:4", "1203"),
+        # It has fewer than gres.conf, or it is not known.
+        ("NodeName=n02 Gres=gpu:p100:1,gpu:v100:1", "10"),
+        ("NodeName=n01 Gres=gpu:v100:2,gpu:p100:2", "1203"),
+        ("NodeName=n02 Gres=gpu:h100:4", "1203"),
+        ("", "1203"),
+    ],
+)
+def test_without_detection_the_types_in_slurm_conf_order_the_gpus(slurm: str, order: str) -> None:
+    configured = node_gres(parse_gres_conf(slurm), "n02")
+    assert gpu_numbering(parse_gres_conf(TYPES), "n02", configured) == files(*order)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,18 @@ def only_job(machine: Machine) -> SlurmJob:
         (GRES, {"SLURM_JOB_GPUS": "1,3"}, refs("minor", "1", "3")),
         ("Name=gpu File=/dev/nvidia[4-5]", {"SLURM_JOB_GPUS": "1"}, refs("minor", "5")),
         ("AutoDetect=nvml", {"SLURM_JOB_GPUS": "1,3"}, refs("index", "1", "3")),
+        ("AutoDetect=nvidia", {"SLURM_JOB_GPUS": "1,3"}, refs("minor", "1", "3")),
+        # A GPU is left out: it has no number.
+        (
+            f"AutoDetect=nvml\n{GRES.replace('0-3', '0-1,3')}",
+            {"SLURM_JOB_GPUS": "2"},
+            refs("listed", "2/0/1/3"),
+        ),
+        (
+            "AutoDetect=nvml\nName=gpu MultipleFiles=/dev/nvidia0,/dev/x",
+            {"SLURM_JOB_GPUS": "0"},
+            refs("index", "0"),
+        ),
         (
             "NodeName=n2 Name=gpu File=/dev/nvidia7\nNodeName=n1 AutoDetect=nvml",
             {"SLURM_JOB_GPUS": "0", "SLURMD_NODENAME": "n2"},

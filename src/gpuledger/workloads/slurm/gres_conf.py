@@ -4,8 +4,8 @@ slurmd numbers the GPUs of its node in the order of an internal list. With AutoD
 that is the order of the driver library, with AutoDetect=nvidia that of the names of the device files, and
 without AutoDetect that of the types in slurm.conf, then of the lines and files in gres.conf. If gres.conf has
 files, the list has only their GPUs. Slurm up to 20.11 wrote the number in the name of the device file, which
-is the same if gres.conf lists all files from /dev/nvidia0 on, in this order. Source: src/interfaces/gres.c and
-src/plugins/gres of Slurm 26.05.
+is the same if gres.conf lists all files from /dev/nvidia0 on, in this order. Source: src/interfaces/gres.c
+and src/plugins/gres of Slurm 26.05.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -59,6 +60,9 @@ _MAX_PROCESSES = 32
 _Stamp = tuple[int, tuple[str, ...]]
 
 _NODE: Final = "SLURMD_NODENAME"
+_INCLUDE: Final = re.compile(rb"^[ \t]*include[ \t]+([^\s\0]+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+# Files that include each other end here.
+_MAX_INCLUDES: Final = 4
 # The value of `SlurmJob.found_by` for GPUs that the device cgroup allows: these are all.
 _BY_CGROUP: Final = "slurm_cgroup"
 
@@ -269,7 +273,7 @@ class SlurmReader:
     def _gres_files(self) -> GresFiles:
         """The first readable gres.conf, and the slurm.conf beside it; without any, the first slurm.conf."""
         found = [
-            tuple(read_or_none(str(file)) for file in (path, path.with_name("slurm.conf")))
+            tuple(_read_conf(file) for file in (path, path.with_name("slurm.conf")))
             for path in self._gres_paths
         ]
         raw = next((one for one in found if one[0] is not None), next(filter(any, found), ()))
@@ -286,6 +290,14 @@ class SlurmReader:
                 "the environment of jobs; run as root, or add CAP_SYS_PTRACE"
             )
         self._warned = forbidden
+
+
+def _read_conf(path: Path, depth: int = 0) -> bytes | None:
+    """The text of a file of Slurm with those that it includes; None if it cannot be read."""
+    raw = read_or_none(str(path))
+    if raw is None or depth == _MAX_INCLUDES:
+        return raw
+    return _INCLUDE.sub(lambda found: _read_conf(path.parent / decode_utf8(found[1]), depth + 1) or b"", raw)
 
 
 def _find_devices(

@@ -145,6 +145,23 @@ def test_the_fraction_of_a_job_follows_from_gres_conf_or_slurm_conf(
     assert only_job(machine.read()).fraction == fraction
 
 
+@pytest.mark.parametrize("name", ["nodes.conf", "{root}/conf.d/nodes.conf", "none.conf\ninclude slurm.conf"])
+def test_files_that_slurm_conf_includes_are_read(machine: Machine, tmp_path: Path, name: str) -> None:
+    """One that cannot be read, or includes itself, is left out."""
+    name = name.format(root=tmp_path)
+    (tmp_path / "conf.d").mkdir()
+    machine.gres("Include types.conf")
+    (tmp_path / "types.conf").write_text(
+        "Name=gpu Type=a File=/dev/nvidia0\nName=gpu Type=b File=/dev/nvidia1"
+    )
+    (tmp_path / "slurm.conf").write_text(f"ClusterName=c\nInclude {name}\nNodeName=n2 Gres=gpu:4\n")
+    if name.endswith("nodes.conf"):
+        (tmp_path / name).write_text("NodeName=n1 Gres=gpu:b:1,gpu:a:1")
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", SLURMD_NODENAME="n1")
+    in_order = "1" if name.endswith("nodes.conf") else "0"
+    assert only_job(machine.read()).devices == refs("minor", in_order)
+
+
 def test_the_environment_of_an_adopted_login_is_ignored(machine: Machine) -> None:
     machine.job("7", step="extern", CUDA_VISIBLE_DEVICES=GPU_A)
     found = only_job(machine.read())

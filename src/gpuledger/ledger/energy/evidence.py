@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,9 @@ BASES = ("engine_time", "occupancy", "equal")
 # Seconds: maximum age of a sample in the driver's buffer, and maximum difference of one machine's clocks.
 _OLDEST_SAMPLE = 60.0
 _SKEW = 0.5
+# So many ticks in a row, each with a newest sample of more than so many seconds before: a clock is behind.
+_RECENT = 5
+_LATE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +147,27 @@ def _is_desktop(reading: Reading) -> bool:
     return drawing and (reading.get(q.UTILIZATION) or 0.0) < DESKTOP_SHARE
 
 
-def sample_offset(reading: Reading, at: float, unix: float, before: float | None) -> float | None:
-    """The source's clock minus the driver's sample time (the header says only "CPU timestamp").
+@dataclass(slots=True)
+class SampleClock:
+    """Finds the source's clock minus the driver's sample time (the header says only "CPU timestamp").
 
     Drivers count from boot or from 1970. Otherwise, a sample is never newer than its tick, so the smallest
-    difference ever seen is the best estimate. None until the first sample.
+    difference ever seen is the best estimate. A clock that does not run during a suspend, or is not corrected
+    as that of the source, falls behind: then all new samples look old. `offset` is None until the first
+    sample, `recent` are the last differences.
     """
-    if not reading.samples:
-        return before
-    newest = max(sample.at for sample in reading.samples) / 1e6
-    for known in (0.0, at - unix):
-        if -_SKEW <= at - newest - known <= _OLDEST_SAMPLE:
-            return known
-    return at - newest if before is None else min(before, at - newest)
+
+    offset: float | None = None
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def update(self, reading: Reading, at: float, unix: float) -> float | None:
+        """Return the offset after the samples of one tick."""
+        if not reading.samples:
+            return self.offset
+        behind = at - max(sample.at for sample in reading.samples) / 1e6
+        self.recent.append(behind)
+        known = (clock for clock in (0.0, at - unix) if -_SKEW <= behind - clock <= _OLDEST_SAMPLE)
+        found = next(known, behind if self.offset is None else min(self.offset, behind))
+        least = min(self.recent)
+        self.offset = least if len(self.recent) == _RECENT and least - found > _LATE else found
+        return self.offset

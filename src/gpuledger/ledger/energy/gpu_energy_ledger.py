@@ -20,7 +20,7 @@ from gpuledger.ledger.energy.counter import (
     Epoch,
     ReadingVerdict,
 )
-from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, sample_offset
+from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, SampleClock
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorEstimator, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.ledger.service_processes import serving_processes
@@ -115,7 +115,7 @@ class GpuEnergyLedger:
     frozen: bool = False
     integral: float = 0.0
     began_unix: float = 0.0
-    offset: float | None = None
+    sample_clock: SampleClock = field(default_factory=SampleClock)
     quiet_since: float | None = None
     power: tuple[float, float] | None = None
     seen_unix: float | None = None
@@ -233,14 +233,14 @@ class GpuEnergyLedger:
         return is_excessive
 
     def _gather(self, at: float, unix: float, reading: Reading, parts: Sequence[Reading]) -> None:
-        self.offset = sample_offset(reading, at, unix, self.offset)
+        offset = self.sample_clock.update(reading, at, unix)
         evidence = self.evidence
         if evidence is not None and at - evidence.began > 2 * LONGEST_INTERVAL:
             # Too old to be apportioned: discard it, or it would only grow.
             evidence = self.evidence = None
         if evidence is None:
             return
-        evidence.gather(reading, self.offset, is_cut=bool(parts))
+        evidence.gather(reading, offset, is_cut=bool(parts))
         if parts and evidence.activity is not None:
             self._gather_activity(at, evidence, parts)
 
@@ -395,7 +395,11 @@ class GpuEnergyLedger:
 
     def _begin(self, now: _Tick) -> None:
         self.evidence = Evidence(
-            self.gpu, [now.lists], instances=now.instances, offset=self.offset or 0.0, ghosts=self.ghosts
+            self.gpu,
+            [now.lists],
+            instances=now.instances,
+            offset=self.sample_clock.offset or 0.0,
+            ghosts=self.ghosts,
         )
         self.integral = 0.0
         self.began_unix = self.seen_unix = now.unix

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import is_active
-from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, sample_offset
+from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, SampleClock
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.ledger.time.split import GpuFacts, Occupancy, Splits, split_seconds
 from gpuledger.ledger.watched_time import MICRO
@@ -95,7 +95,7 @@ class TimeDecisions:
     """Decides the time of one Gpu. `ghosts` are, by pid, processes of the last interval in no list."""
 
     gpu: Gpu
-    offset: float | None = None
+    sample_clock: SampleClock = field(default_factory=SampleClock)
     ghosts: dict[int, GpuProcess] = field(default_factory=dict)
     _last: tuple[_Usual, Splits] | None = None
 
@@ -124,12 +124,17 @@ class TimeDecisions:
     def _collect_evidence(self, ticks: Sequence[TimeTick]) -> tuple[Evidence, set[str]]:
         """The evidence of the energy book's rules, and the Instances that were active."""
         first, last, active = ticks[0], ticks[-1], set[str]()
-        instances, offset = first.facts.instances, self.offset or 0.0
-        evidence = Evidence(self.gpu, [first.lists], instances=instances, offset=offset, ghosts=self.ghosts)
+        evidence = Evidence(
+            self.gpu,
+            [first.lists],
+            instances=first.facts.instances,
+            offset=self.sample_clock.offset or 0.0,
+            ghosts=self.ghosts,
+        )
         for tick in ticks[1:]:
             if tick.reading is not None:
-                self.offset = sample_offset(tick.reading, tick.at / MICRO, tick.unix / MICRO, self.offset)
-                evidence.gather(tick.reading, self.offset, is_cut=bool(tick.parts))
+                offset = self.sample_clock.update(tick.reading, tick.at / MICRO, tick.unix / MICRO)
+                evidence.gather(tick.reading, offset, is_cut=bool(tick.parts))
             active |= {part.device.instance for part in tick.parts if part.get(q.ENGINE_ACTIVITY)}
         end = replace(evidence.lists[0], at=last.at / MICRO) if last.is_down else last.lists
         evidence.lists.append(end)

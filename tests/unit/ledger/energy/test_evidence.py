@@ -433,3 +433,44 @@ def test_learned_floors_apply_after_another_minute_and_configured_floors_at_once
     assert book.floors == Floors(10_000, 90_050)
     book.set_configured(Floors(resident=0))
     assert book.floors == Floors(60_050, 0)
+
+
+# The driver's clock
+
+
+@pytest.mark.parametrize(
+    ("what", "suspended", "slow", "least"),
+    [
+        ("it agrees", 0.0, 0.0, 1.0),
+        ("it does not run during a suspend", 5.0, 0.0, 0.98),
+        ("of an hour", 3600.0, 0.0, 0.98),
+        ("it falls behind slowly", 0.0, 0.01, 0.97),
+    ],
+)
+@pytest.mark.parametrize("epoch", [0.0, UNIX, 12_345_678.9], ids=["since boot", "since 1970", "since then"])
+def test_samples_of_a_clock_that_falls_behind_are_used(
+    what: str, suspended: float, slow: float, least: float, epoch: float
+) -> None:
+    """Without the time of a suspend in it, all its later samples seemed to be older than their interval."""
+    bench = Bench(A, limit=700)
+    two = [process(A, 1), process(A, 2)]
+    bench.tick(0, 0, two, fresh=True)
+    for second in range(1, 300):
+        slept = suspended if second >= 100 else 0.0
+        time = epoch + second - 0.3 - second * slow
+        worked = samples(1, time, sm=0.6) + samples(2, time, sm=0.3)
+        bench.tick(second + slept, second * 300 * J, two, utilization=0.9, samples=worked)
+    split = sum(sum(one.booked.processes.values()) for one in bench.posted)
+    assert split / sum(one.booked.delta for one in bench.posted) >= least, what
+
+
+def test_a_sample_that_the_driver_repeats_does_not_count_again() -> None:
+    bench = Bench(A)
+    one = process(A, 1)
+    bench.tick(0, 0, [one], fresh=True)
+    for second in range(1, 40):
+        worked = samples(1, min(second, 10) - 0.5, sm=0.5)
+        bench.tick(float(second), second * 300 * J, [one], utilization=0.0, samples=worked)
+    assert [sum(r.work for r in posted.residents) > 0 for posted in bench.posted] == [True] * 10 + [
+        False
+    ] * 29

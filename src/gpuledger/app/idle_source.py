@@ -21,7 +21,7 @@ from gpuledger.ledger.report.report_keys import DIGEST_KEYS, LABEL, TEAM
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.store.idle_query import IdleScope, find_idle_holds
 from gpuledger.ledger.store.report_query import build_report
-from gpuledger.ledger.store.watched_range import resolve_watched_range
+from gpuledger.ledger.store.watched_range import require_watched_time, resolve_watched_range
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
 from gpuledger.model.settings import build_settings
 from gpuledger.workloads.pods.placeholder import is_placeholder
@@ -112,7 +112,11 @@ def _render(body: Mapping[str, Any], settings: IdleSettings, zone: tzinfo) -> st
 
 
 def idle_of(history: History, least: float, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is held without use now, for at least so many seconds, by the reader of the ledger."""
+    """What is held without use now, for at least so many seconds, by the reader of the ledger.
+
+    Raises GpuledgerError if the ledger has no watched second.
+    """
+    require_watched_time(history)
     return idle_json(find_idle_holds(history, _scope(history, least, values)))
 
 

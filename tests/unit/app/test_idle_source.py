@@ -15,6 +15,7 @@ import pytest
 from builders import gpu, process
 from gpuledger.app.idle_source import answer_idle
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.watched_range import NothingWatched
 from gpuledger.model.access import Reader
 from gpuledger.model.errors import UsageError
 from gpuledger.model.workload import Workload
@@ -68,6 +69,19 @@ def test_parameters_are_those_of_the_flags(history: History) -> None:
 def test_wrong_parameters_are_refused(history: History, parameters: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         answer_idle(history, parameters, VALUES)
+
+
+@pytest.mark.parametrize("readings", [0, 1])
+@pytest.mark.parametrize("parameters", [{}, {"format": "json"}, {"digest": "user"}])
+def test_a_ledger_without_a_watched_second_has_no_answer(
+    readings: int, parameters: dict[str, str], tmp_path: Path
+) -> None:
+    run = Run(tmp_path)
+    for _ in range(readings):
+        run.tick({gpu(0): 0})
+    run.store.close()
+    with closing(History(run.store.file)) as history, pytest.raises(NothingWatched):
+        answered(history, **parameters)
 
 
 def test_users_see_their_own_holds_and_nothing_of_others(history: History) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -67,6 +68,18 @@ _MAX_INCLUDES: Final = 4
 _BY_CGROUP: Final = "slurm_cgroup"
 
 
+class _Source(IntEnum):
+    """Where something that is known of a job is from, the least reliable first.
+
+    PROCESS is any process of the job, SLURMSTEPD one that slurmstepd started itself.
+    """
+
+    NONE = 0
+    PROCESS = 1
+    SLURMSTEPD = 2
+    CGROUP = 3
+
+
 @dataclass(slots=True)
 class _JobEvidence:
     """Facts read from the processes of one job. `job_id` is that in the title of slurmstepd."""
@@ -80,15 +93,24 @@ class _JobEvidence:
         """The variables of Slurm in the processes that have them."""
         return [one.environment for one in self.processes if one.environment]
 
-    def gpus(self, numbering: GpuNumbering) -> tuple[DeviceRef, ...]:
+    def gpus(self, numbering: GpuNumbering) -> tuple[tuple[DeviceRef, ...], _Source]:
         """The GPUs that the processes list: those that slurmstepd started itself decide.
 
         A user can set other UUIDs for further processes. These help only where the numbers of the first ones
         cannot be interpreted.
         """
         first = gpus_in_environments([one.environment for one in self.processes if one.first])
-        is_clear = numbering.is_known or all(ref.by == "uuid" for ref in first)
-        return first if first and is_clear else gpus_in_environments(self.environments)
+        if first and (numbering.is_known or all(ref.by == "uuid" for ref in first)):
+            return first, _Source.SLURMSTEPD
+        found = gpus_in_environments(self.environments)
+        return found, _Source.PROCESS if found else _Source.NONE
+
+    def source_of_facts(self, uid: int | None) -> _Source:
+        """Which processes have the variables of the job's user."""
+        deciding = deciding_processes(self.processes, uid)
+        if not deciding:
+            return _Source.NONE
+        return _Source.SLURMSTEPD if deciding[0].first else _Source.PROCESS
 
     @property
     def node(self) -> str:
@@ -99,40 +121,49 @@ class _JobEvidence:
 class _KnownJob(NamedTuple):
     """A job as it was read.
 
-    `has_facts` is whether a process showed the variables of the job: none has them before its first task
+    `facts_from` is NONE until a process shows the variables of the job: none has them before its first task
     begins. `has_machine_name` is whether its user has the name by which the machine knows the uid.
     """
 
     stamp: _Stamp
     job: SlurmJob
-    has_facts: bool = False
+    facts_from: _Source
+    gpus_from: _Source
     has_machine_name: bool = False
 
     def completed_by(self, before: _KnownJob) -> _KnownJob:
-        """With what an earlier read of the same job showed, and this one does not.
+        """With what an earlier read of the same job showed from a better source, or beside this one.
 
         Between the steps of a job none of its processes may have variables of Slurm, and each step lists only
         its GPUs: the job still has its user and all its GPUs.
         """
         job, earlier = self.job, before.job
         known = self
-        if not self.has_facts and (before.has_facts or job.uid is None):
+        if self.facts_from < before.facts_from or job.uid is None:
             known = before._replace(stamp=self.stamp)
         elif before.has_machine_name and job.uid == earlier.uid:
             known = self._replace(job=replace(job, user=earlier.user), has_machine_name=True)
+        source = max(self.gpus_from, before.gpus_from)
         devices, found_by = job.devices, job.found_by
-        if {ref.by for ref in devices} <= {ref.by for ref in earlier.devices} and found_by != _BY_CGROUP:
-            devices, found_by = tuple(dict.fromkeys((*earlier.devices, *devices))), earlier.found_by
+        if self.gpus_from < source:
+            devices, found_by = earlier.devices, earlier.found_by
+        elif before.gpus_from == source < _Source.CGROUP and _kinds(devices) <= _kinds(earlier.devices):
+            devices = tuple(dict.fromkeys((*earlier.devices, *devices)))
         is_same = devices == earlier.devices and job.fraction is None
         return known._replace(
+            gpus_from=source,
             job=replace(
                 known.job,
                 devices=devices,
                 found_by=found_by,
                 missing="" if devices else job.missing,
                 fraction=earlier.fraction if is_same else job.fraction,
-            )
+            ),
         )
+
+
+def _kinds(devices: Iterable[DeviceRef]) -> set[str]:
+    return {ref.by for ref in devices}
 
 
 class SlurmReader:
@@ -179,7 +210,7 @@ class SlurmReader:
                 continue
             now = (_inode(cgroup), job_steps(cgroup))
             one = self._known.get(cgroup.name)
-            if one is None or one.stamp != now or one.job.missing or not one.has_facts:
+            if one is None or one.stamp != now or one.job.missing or not one.facts_from:
                 before, one = one, self._read_job(cgroup, now, caps, files)
                 if before is not None and before.stamp[0] == now[0]:
                     one = one.completed_by(before)
@@ -203,7 +234,7 @@ class SlurmReader:
         evidence = self._collect_evidence(cgroup)
         configured = node_gres(files.slurm, evidence.node)
         numbering = gpu_numbering(files.gres, evidence.node, configured)
-        gpus = evidence.gpus(numbering)
+        gpus, source = evidence.gpus(numbering)
         devices, found_by, missing = _find_devices(cgroup, evidence, gpus, numbering, caps)
         processes = evidence.processes
         uid = find_job_uid(processes) if cgroup.uid is None else cgroup.uid
@@ -219,7 +250,8 @@ class SlurmReader:
             missing=missing,
             fraction=job_fraction(processes, files, evidence.node, numbering, gpus),
         )
-        return _KnownJob(stamp, job, has_facts=bool(deciding_processes(processes, uid)))
+        source = _Source.CGROUP if found_by == _BY_CGROUP else source if devices else _Source.NONE
+        return _KnownJob(stamp, job, evidence.source_of_facts(uid), source)
 
     def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
         evidence = _JobEvidence()

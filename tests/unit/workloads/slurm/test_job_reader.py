@@ -419,6 +419,17 @@ def test_a_job_has_the_gpus_of_all_its_steps_so_far(
     assert (found.devices, found.missing) == (refs("minor", *minors), "")
 
 
+def test_a_login_that_slurm_adopts_changes_nothing_between_the_steps(machine: Machine) -> None:
+    """Its user can give it any variables."""
+    machine.gres(GRES)
+    machine.users = {}
+    during = salloc(machine, "0", SLURM_STEP_GPUS="1")
+    machine.folder(f"{SCOPE}/job_7/step_extern/user/task_0", 300)
+    who = {"SLURM_JOB_UID": "812345", "SLURM_JOB_USER": "max", "SLURM_JOB_ACCOUNT": "bio"}
+    machine.process(300, uid=812345, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES=GPU_A, **who)
+    assert only_job(machine.read()) == during
+
+
 def test_a_job_with_the_number_of_an_earlier_one_is_another_job(machine: Machine) -> None:
     machine.gres(GRES)
     machine.users = {}

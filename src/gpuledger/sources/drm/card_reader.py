@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from errno import ENODEV
 from functools import lru_cache
 from typing import Final
 
@@ -27,16 +28,23 @@ from gpuledger.sources.drm.throttle_times import THROTTLE_TIMES, ResidencyTimes
 from gpuledger.sources.findings import SourceFindings
 
 PART: Final = "readings"
+LOST: Final = "GPU_IS_LOST"
+# A card that has one of these is not lost.
+_LIVENESS: Final = frozenset({q.UTILIZATION, q.POWER, q.ENERGY, q.TEMPERATURE})
 _NO_VALUES: Final[Mapping[Quantity, ReadValue]] = {}
 
 
 @dataclass(slots=True)
 class CardValues:
-    """What one GPU reported in one tick. `asleep`: the kernel has suspended it, so nothing was read."""
+    """What one GPU reported in one tick. `asleep`: the kernel has suspended it, so nothing was read.
+
+    `lost`: the kernel says that the device is gone.
+    """
 
     values: dict[Quantity, float] = field(default_factory=dict)
     supported: dict[str, bool] = field(default_factory=dict)
     asleep: bool = False
+    lost: bool = False
     activity: dict[int, float] = field(default_factory=dict)
 
 
@@ -89,6 +97,8 @@ class CardReadings:
         if self.card.partitions:
             found.activity = self._partition_activity(found.values.get(q.UTILIZATION))
         self._supported = found.supported
+        is_gone = any(error.errno == ENODEV for error in self.files.errors.values())
+        found.lost = is_gone and _LIVENESS.isdisjoint(found.values)
         self._note_errors(findings)
         return found
 
@@ -194,7 +204,7 @@ def _in_order(wanted: frozenset[Quantity]) -> tuple[Quantity, ...]:
 
 
 def _reason(error: OSError) -> str:
-    return {1: "NO_PERMISSION", 13: "NO_PERMISSION", 16: "BUSY", 19: "GPU_IS_LOST"}.get(
+    return {1: "NO_PERMISSION", 13: "NO_PERMISSION", 16: "BUSY", ENODEV: LOST}.get(
         error.errno or 0, "IO_ERROR"
     )
 

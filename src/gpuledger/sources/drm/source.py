@@ -15,7 +15,7 @@ from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.model.text import clean_name, decode_utf8
 from gpuledger.sources.device_selection import DeviceSelection
-from gpuledger.sources.drm.card_reader import PART, CardReadings, CardValues
+from gpuledger.sources.drm.card_reader import LOST, PART, CardReadings, CardValues
 from gpuledger.sources.drm.cards import INTEL_DRIVERS, CardReader, DrmCard
 from gpuledger.sources.drm.client_files import ClientFiles
 from gpuledger.sources.drm.device_files import DeviceFiles
@@ -204,6 +204,8 @@ class DrmSource:
         self, card: DrmCard, found: CardValues, processes: Mapping[Device, DeviceProcesses]
     ) -> list[Reading]:
         state = self._states[card.address]
+        if found.lost:
+            return _lost_readings(card, found, state)
         used = processes[card.gpu]
         values = dict(found.values)
         if used.busy is not None and q.UTILIZATION not in values and not card.partitions:
@@ -246,3 +248,21 @@ class DrmSource:
                 )
             )
         return readings
+
+
+def _lost_readings(card: DrmCard, found: CardValues, state: CardReadings) -> list[Reading]:
+    """The Readings of a card that is lost, and of its partitions."""
+    devices: tuple[Device, ...] = (card.gpu, *(partition.instance for partition in card.partitions))
+    return [
+        Reading(
+            device,
+            up=False,
+            values=found.values if device is card.gpu else {},
+            processes=None,
+            samples=None,
+            mig_enabled=bool(card.partitions) and device is card.gpu,
+            down_reason=LOST,
+            rules=state.rules("", listed=True),
+        )
+        for device in devices
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,38 @@ def test_a_file_that_may_not_be_read_loses_that_value_alone(tmp_path: Path) -> N
     assert (q.POWER in reading.values, reading.get(q.TEMPERATURE)) == (False, 41.0)
     assert [(one.part, one.reason) for one in snapshot.failures] == [("readings", "NO_PERMISSION")]
     assert "power1_average: Operation not permitted" in snapshot.failures[0].detail
+
+
+@pytest.mark.parametrize(
+    ("error", "files", "up"),
+    [
+        (errno.ENODEV, "", False),
+        (errno.EPERM, "", True),
+        (errno.EBUSY, "", True),
+        (errno.ENODEV, "power1_average", True),
+    ],
+)
+def test_a_card_that_the_kernel_calls_gone_is_down_until_it_answers(
+    tmp_path: Path, error: int, files: str, up: bool
+) -> None:
+    fails: list[int] = []
+
+    def read(path: str) -> bytes:
+        name = path.rpartition("/")[2]
+        if fails and "/device/" in path and name.endswith(files) and name not in ("uevent", "unique_id"):
+            raise OSError(fails[0], "")
+        return read_whole(path)
+
+    node = DrmNode(tmp_path, read=read)
+    node.machine.add_card(0, AMD, "1002:740f", render=128, hwmon={"power1_average": 9_000_000}, **MI210)
+    node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=SECOND, vram=MIB))})
+    assert only(node).up
+    fails.append(error)
+    reading = only(node)
+    assert (reading.up, reading.down_reason) == (up, "" if up else "GPU_IS_LOST")
+    assert (reading.processes is None) is (not up)
+    fails.clear()
+    assert only(node).up
 
 
 def test_an_unknown_table_is_refused_by_name_and_hwmon_is_read(node: DrmNode) -> None:

@@ -59,7 +59,7 @@
 {{/* Rejects labels that override the selectors': the API server refuses a workload if its selector does not match its pods. */}}
 {{- define "gpuledger.checkLabels" -}}
 {{- $own := list "app" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "job-name-prefix" -}}
-{{- range $value, $labels := dict "podLabels" .v.podLabels "commonLabels" .v.commonLabels -}}
+{{- range $value, $labels := dict "podLabels" .v.podLabels "commonLabels" .v.commonLabels "service.labels" (ternary .v.service.labels dict .v.serviceMonitor.enabled) -}}
 {{- range $label, $_ := $labels -}}
 {{- if has $label $own -}}
 {{- fail (printf "%s: the chart's selectors use the label %s; choose another name" $value $label) -}}

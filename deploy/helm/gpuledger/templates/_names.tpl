@@ -39,13 +39,31 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* Labels of an object; same argument as gpuledger.selector. */}}
 {{- define "gpuledger.labels" -}}
+{{- include "gpuledger.withEntries" (dict "own" (include "gpuledger.chartLabels" .) "more" .root.v.commonLabels) -}}
+{{- end -}}
+
+{{- define "gpuledger.chartLabels" -}}
 {{ include "gpuledger.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.v.commonLabels }}
+{{- end -}}
+
+{{/*
+A mapping (YAML) with more entries, which replace those of the same key: (dict "own" text "more" dict). Some programs, such as
+kustomize and Flux, refuse a mapping that has a key twice.
+*/}}
+{{- define "gpuledger.withEntries" -}}
+{{- $own := fromYaml .own -}}
+{{- $both := mustMergeOverwrite (deepCopy $own) (deepCopy .more) -}}
+{{- if eq (len $both) (add (len $own) (len .more) | int) -}}
+{{ .own }}
+{{- with .more }}
 {{ toYaml . }}
 {{- end }}
+{{- else -}}
+{{ toYaml $both }}
+{{- end -}}
 {{- end -}}
 
 {{/* Labels of objects that do not belong to a named workload. */}}

@@ -2,19 +2,15 @@
 
 {{- define "gpuledger.podMeta" -}}
 {{- $root := .root -}}
+{{- $labels := include "gpuledger.labels" (dict "root" $root "name" .name "component" $root.component) -}}
+{{- with .jobPrefix -}}
+{{- $labels = printf "%s\njob-name-prefix: %s" $labels . -}}
+{{- end -}}
 labels:
-  {{- include "gpuledger.labels" (dict "root" $root "name" .name "component" $root.component) | nindent 2 }}
-  {{- with .jobPrefix }}
-  job-name-prefix: {{ . }}
-  {{- end }}
-  {{- with $root.v.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- include "gpuledger.withEntries" (dict "own" $labels "more" $root.v.podLabels) | nindent 2 }}
 annotations:
-  gpuledger/restart-on: {{ include "gpuledger.checksum" $root }}
-  {{- with $root.v.podAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- $restart := printf "gpuledger/restart-on: %s" (include "gpuledger.checksum" $root) }}
+  {{- include "gpuledger.withEntries" (dict "own" $restart "more" $root.v.podAnnotations) | nindent 2 }}
 {{- end -}}
 
 {{- define "gpuledger.podSpec" -}}
@@ -163,6 +159,28 @@ nodeAffinity:
 {{- end }}
 {{- end -}}
 
+{{/* Environment of the agent and of the operator: (dict "more" extraEnv). The container runtime must not give the container a GPU. */}}
+{{- define "gpuledger.clusterEnvironment" -}}
+{{- $own := list "- {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}" -}}
+{{- $own = append $own "- {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}" -}}
+{{- $own = append $own "- {name: NVIDIA_VISIBLE_DEVICES, value: void}" -}}
+{{- include "gpuledger.environment" (dict "own" (join "\n" $own) "more" .more) -}}
+{{- end -}}
+
+{{/* A list of variables (YAML) with more, which replace those of the same name: (dict "own" text "more" list). */}}
+{{- define "gpuledger.environment" -}}
+{{- $names := list -}}
+{{- range .more -}}{{- $names = append $names .name -}}{{- end -}}
+{{- range fromYamlArray .own }}
+{{- if not (has .name $names) }}
+- {{ toJson . }}
+{{- end }}
+{{- end }}
+{{- with .more }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{/* The container without its name, arguments, ports, probes and resources. */}}
 {{- define "gpuledger.container" -}}
 {{- $v := .v -}}
@@ -176,13 +194,9 @@ command:
 command: [gpuledger]
 {{- end }}
 env:
-  - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
-  {{- with include "gpuledger.gpuEnv" . | trim }}
-  {{- . | nindent 2 }}
-  {{- end }}
-  {{- with $v.extraEnv }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- $node := "- {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}" }}
+  {{- $own := printf "%s\n%s" $node (include "gpuledger.gpuEnv" . | trim) | trim }}
+  {{- include "gpuledger.environment" (dict "own" $own "more" $v.extraEnv) | trim | nindent 2 }}
 {{- end -}}
 
 {{- define "gpuledger.mounts" -}}

@@ -166,16 +166,39 @@ def test_sessions_are_fetched_again_after_the_clock_was_set_back(browser: Browse
     assert requests[1] < 99_900.0
 
 
-@pytest.mark.parametrize(("silent", "connects"), [(5, 0), (61, 1)])
-def test_a_connection_without_events_is_opened_again(tab: BrowserTab, silent: int, connects: int) -> None:
-    script = """async (silent) => {
+# Seconds without an event while the computer was awake, and in all, with its sleep.
+@pytest.mark.parametrize(
+    ("awake", "silent", "connects"), [(5, 5, 0), (61, 61, 1), (5, 28_800, 1), (61, 0, 1)]
+)
+def test_a_connection_without_events_is_opened_again(
+    tab: BrowserTab, awake: int, silent: int, connects: int
+) -> None:
+    script = """async ([awake, silent]) => {
         const { LiveConnection } = await import('./page/live.js');
         const live = new LiveConnection({ state() {} });
         let connects = 0;
         live.connect = () => (connects += 1);
         live.connected = true;
-        live.tickSeen = performance.now() - silent * 1000;
+        live.tickSeen = { at: performance.now() - awake * 1000, wall: Date.now() - silent * 1000 };
         live.reportFreshness();
         return connects;
     }"""
-    assert tab.page.evaluate(script, silent) == connects
+    assert tab.page.evaluate(script, [awake, silent]) == connects
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_after_a_sleep_the_age_of_the_data_includes_it(tab: BrowserTab, simulated: bool) -> None:
+    """As in Chromium, whose performance clock stops while the computer sleeps."""
+    script = """async (simulated) => {
+        const { LiveConnection } = await import('./page/live.js');
+        const live = new LiveConnection({ snapshot() {}, state() {} });
+        live.connected = true;
+        const status = { readings: true, interval_seconds: 1 };
+        live.acceptSnapshot({ unix: Date.now() / 1000 - 2, source: { simulated }, status });
+        const wall = Date.now;
+        Date.now = () => wall() + 8 * 3600e3;
+        const { name, age } = live.freshness();
+        Date.now = wall;
+        return [name, Math.floor(age / 60)];
+    }"""
+    assert tab.page.evaluate(script, simulated) == ["stale", 480]

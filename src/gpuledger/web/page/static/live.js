@@ -11,6 +11,12 @@ const SILENCE_LIMIT = 60;
 const BIG_SNAPSHOT = 400_000;
 const BIG_FETCH_DELAY = 4000;
 
+/** The time some seconds ago, on both clocks of the browser. */
+const stamp = (seconds = 0) => ({ at: performance.now() - 1000 * seconds, wall: Date.now() - 1000 * seconds });
+
+/** Seconds since a stamp. While a computer sleeps, only the wall clock goes on; it may be set, the other is not. */
+const secondsSince = ({ at, wall }) => Math.max(performance.now() - at, Date.now() - wall) / 1000;
+
 /** Fetches JSON; throws an Error with the node's message and the invalid `parameter`. */
 export async function fetchJson(address) {
   const answer = await fetch(address, { signal: AbortSignal.timeout(30_000) });
@@ -37,7 +43,7 @@ export class LiveConnection {
     this.etag = null;
     this.data = null;
     this.readAt = null;
-    this.tickSeen = 0;
+    this.tickSeen = stamp();
     this.nextFetchAt = 0;
     this.fetching = false;
     this.fetchTimer = null;
@@ -59,19 +65,19 @@ export class LiveConnection {
     this.events?.close();
     const events = new EventSource("api/v1/events");
     this.events = events;
-    this.tickSeen = performance.now();
+    this.tickSeen = stamp();
     events.addEventListener("open", () => {
       if (this.refused !== null) return this.onAllowed();
       this.connected = true;
       this.everConnected = true;
       this.retryDelay = FIRST_RETRY_DELAY;
-      this.tickSeen = performance.now();
+      this.tickSeen = stamp();
       this.reportFreshness();
       this.fetchSoon();
       this.onSession();
     });
     events.addEventListener("tick", (event) => {
-      this.tickSeen = performance.now();
+      this.tickSeen = stamp();
       this.tick = JSON.parse(event.data);
       this.syncClock();
       this.fetchSoon();
@@ -168,7 +174,7 @@ export class LiveConnection {
     this.syncClock();
     if (data.status.readings) {
       const old = data.source.simulated ? 0 : Math.max(0, this.now() - data.unix);
-      this.readAt = performance.now() - 1000 * old;
+      this.readAt = stamp(old);
     }
     this.onSnapshot(data);
   }
@@ -181,7 +187,7 @@ export class LiveConnection {
 
   /** How fresh the shown data is: the name of the state, the age in seconds, and details of the state. */
   freshness() {
-    const age = this.readAt === null ? null : (performance.now() - this.readAt) / 1000;
+    const age = this.readAt === null ? null : secondsSince(this.readAt);
     if (this.refused !== null) return { name: "refused", age: null };
     if (!this.connected) {
       if (!this.everConnected) return { name: "connecting", age };
@@ -191,7 +197,7 @@ export class LiveConnection {
     if (this.data === null) return { name: "connecting", age };
     const interval = this.data.status.interval_seconds ?? 1;
     if (this.data.status.paused) return { name: "paused", age, until: this.data.status.paused_until };
-    const silent = (performance.now() - this.tickSeen) / 1000;
+    const silent = secondsSince(this.tickSeen);
     const pace = (this.nextFetchAt - performance.now()) / 1000;
     const allowed = 3 * interval + 2 + Math.max(0, pace) + (this.fetching ? 5 : 0);
     const late = silent > 3 * interval + 2 || (age !== null && age > allowed);
@@ -201,8 +207,8 @@ export class LiveConnection {
 
   reportFreshness() {
     // A lost connection may never raise an error event.
-    const silent = performance.now() - this.tickSeen;
-    if (this.connected && silent > 1000 * Math.max(SILENCE_LIMIT, 4 * (this.data?.status.interval_seconds ?? 1))) this.connect();
+    const silent = secondsSince(this.tickSeen);
+    if (this.connected && silent > Math.max(SILENCE_LIMIT, 4 * (this.data?.status.interval_seconds ?? 1))) this.connect();
     this.onState(this.freshness());
   }
 }

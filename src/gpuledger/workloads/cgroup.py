@@ -56,6 +56,8 @@ CGROUP_FORMS = (
         "nothing", r"(?:crio-|libpod-)?conmon(?:-[^/]+)?", "cri-o and Podman: conmon beside its container"
     ),
     CgroupForm("nothing", r"lxc\.monitor(?:[./][^/]+)?", "LXC: the monitor of a container"),
+    # A pod of Podman is no container: `podman ps` lists only those in it.
+    CgroupForm("nothing", r"libpod_parent/[0-9a-f]{64}(?=/libpod-)", "Podman, cgroupfs driver: a pod"),
     CgroupForm(
         "pod", rf"(?:[^/:]*-)?pod{_UID}\.slice", "Kubernetes, systemd driver, any prefix (kind: kubelet-)"
     ),

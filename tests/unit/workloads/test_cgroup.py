@@ -102,6 +102,7 @@ SYSTEMD = f"{KUBE}{UID3.replace('-', '_')}.slice/cri-containerd-{ID3}.scope"
         # A container that is named twice is one.
         (f"/machine.slice/libpod-{ID}.scope/libpod-payload-{ID}", [BOX]),
         (f"/docker/{ID2}/libpod-{ID}.scope/libpod-payload-{ID}", [BOX, ("container", "", ID2)]),
+        (f"/libpod_parent/{ID2}/libpod-{ID}", [BOX]),
         # What runs inside a pod's container belongs to that.
         (f"/kubepods/pod{UID}/{ID}/docker/{ID2}", [INNER]),
     ],

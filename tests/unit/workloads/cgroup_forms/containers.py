@@ -31,6 +31,7 @@ CONTAINERS: list[Row] = [
         "Podman pod",
     ),
     (f"/libpod_parent/libpod-{ID}", container(runtime="podman"), "Podman, cgroupfs"),
+    (f"/libpod_parent/{ID2}/libpod-{ID}", container(runtime="podman"), "Podman pod, cgroupfs"),
     (f"/machine.slice/libpod-conmon-{ID}.scope", unknown("unknown_cgroup"), "Podman's monitor"),
     (
         f"{USER}/user@1000.service/user.slice/libpod-{ID}.scope/container",

@@ -8,8 +8,12 @@ from typing import Any
 from values import Key
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
-# Helm adds this key to the values of a subchart.
-_GLOBAL = {"type": "object", "description": "Global values of a parent chart; ignored."}
+# Keys of a subchart: Helm adds global, and the condition of a dependency is usually its key enabled. A subchart
+# that is off is not validated.
+_OF_SUBCHARTS = {
+    "global": {"type": "object", "description": "Global values of a parent chart; ignored."},
+    "enabled": {"enum": [True], "description": "The condition of a parent chart; ignored."},
+}
 
 
 def build_schema(keys: Iterable[Key]) -> dict[str, Any]:
@@ -19,7 +23,7 @@ def build_schema(keys: Iterable[Key]) -> dict[str, Any]:
         "title": "Values of the gpuledger chart",
         "type": "object",
         "additionalProperties": False,
-        "properties": {key.name: _key_schema(key) for key in keys} | {"global": _GLOBAL},
+        "properties": {key.name: _key_schema(key) for key in keys} | _OF_SUBCHARTS,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import CHART, MATRIX, ROOT, main_container, notes, of_kind, pod_spec, render, settings
+from chart import CHART, MATRIX, ROOT, main_container, notes, of_kind, pod_spec, problems, render, settings
 from gpuledger import __version__
 from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
@@ -73,7 +73,26 @@ def test_every_key_has_a_description_and_unknown_keys_are_rejected() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     assert list(described(schema)) == []
     assert schema["additionalProperties"] is False
-    assert set(schema["properties"]) == {*yaml.safe_load((CHART / "values.yaml").read_text()), "global"}
+    keys = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(schema["properties"]) == {*keys, "global", "enabled"}
+
+
+@pytest.mark.parametrize(("enabled", "kinds"), [(True, {"DaemonSet"}), (False, set())])
+def test_a_parent_chart_turns_the_chart_on_and_off_by_its_condition(
+    enabled: bool, kinds: set[str], tmp_path: Path
+) -> None:
+    chart = {"name": "gpuledger", "version": "0.2.0", "alias": "gpus", "condition": "gpus.enabled"}
+    parent = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [chart]}
+    shutil.copytree(CHART, tmp_path / "charts/gpuledger")
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(parent), encoding="utf-8")
+    (tmp_path / "values.yaml").write_text("global: {team: a}\n", encoding="utf-8")
+    found = of_kind("DaemonSet", {"gpus": {"enabled": enabled}}, folder=tmp_path)
+    assert {one["kind"] for one in found} == kinds
+    assert all(one["metadata"]["name"] == "gpuledger-gpus" for one in found)
+
+
+def test_the_chart_itself_cannot_be_turned_off_by_that_key() -> None:
+    assert "/enabled" in problems({"enabled": False})
 
 
 def test_the_generated_files_of_the_chart_are_up_to_date(tmp_path: Path) -> None:

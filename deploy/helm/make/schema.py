@@ -8,8 +8,8 @@ from typing import Any
 from values import Key
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
-# Keys of a subchart: Helm adds global, and the condition of a dependency is usually its key enabled. A subchart
-# that is off is not validated.
+# Keys of a subchart: Helm adds global, and the condition of a dependency is usually its key enabled. A
+# subchart that is off has no values to validate.
 _OF_SUBCHARTS = {
     "global": {"type": "object", "description": "Global values of a parent chart; ignored."},
     "enabled": {"enum": [True], "description": "The condition of a parent chart; ignored."},

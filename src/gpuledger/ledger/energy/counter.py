@@ -13,6 +13,9 @@ from gpuledger.model.snapshot import LONGEST_INTERVAL
 # Refresh period in seconds assumed until two moves have shown the real one; no known counter is slower.
 SLOWEST_REFRESH = 10.0
 _HEADROOM = 1.5
+# Watts, of a module with several GPUs. If a counter of a GPU without a known limit steps back to more than this
+# allows since the last reading, it did not begin again at 0.
+_HIGHEST_POWER = 3000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +143,14 @@ class EnergyCounter:
         if not self._follows(value, at, reading):
             return replace(self, suspect=(reading.value, reading.at)), ReadingVerdict(invalid=1)
         may_restart = reading.starts_at_zero and value < self.last
-        if may_restart and self._follows(0, self.last_at, replace(reading, value=value, at=at)):
+        since_zero = replace(reading, value=value, at=at, limit=reading.limit or _HIGHEST_POWER)
+        if may_restart and self._follows(0, self.last_at, since_zero):
             # A lower value that continues from there: the driver was reloaded. The epoch opens at 0.
             reborn = _new_epoch(replace(self, suspect=None), Epoch(self.epoch.boot_id))
             after, verdict = replace(reborn, last=value, running=True)._accept(reading)
             return after, replace(verdict, epoch_closed=True, tail=self.tail)
         # The increase, since then or since 0, exceeds the power limit: another counter altogether, such as a
-        # restarted simulator's. The energy of the jump is unknown.
+        # restarted simulator's, or one that stepped back. The energy of the jump is unknown.
         leapt = replace(
             self,
             suspect=None,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from builders import gpu
+from builders import gpu, process
 from energy_helpers import Bench
 from gpuledger.ledger.energy.counter import Epoch
 from unit.ledger.energy.test_truth import Epochs, Totals
@@ -129,3 +129,27 @@ def test_a_pause_forgets_power_that_the_counter_covers() -> None:
         bench.tick(float(second), 3000 * J, [], power=50.0)
     assert bench.book.frozen
     assert sum(one.millijoules for one in bench.posted) == (3000 + 80 * 50) * J
+
+
+@pytest.mark.parametrize("limit", [None, 80.0])
+@pytest.mark.parametrize(
+    ("what", "stands", "booked", "invalid"),
+    [
+        ("it stands still a little lower", (499_999.9, 499_999.9), 0, 1),
+        ("it goes on from a little lower", (499_900.0, 499_950.0), 50, 1),
+        ("it goes on from half", (250_000.0, 250_050.0), 50, 1),
+        ("the driver was loaded again", (20.0, 70.0), 70, 0),
+    ],
+)
+def test_a_counter_that_steps_back_did_not_begin_again_at_zero(
+    what: str, stands: tuple[float, float], booked: float, invalid: int, limit: float | None
+) -> None:
+    """Laptops report no power limit: the whole value of the counter was booked as unobserved."""
+    bench, one = Bench(CARD, limit=limit), process(CARD, 1)
+    bench.tick(0, 500_000 * J, [one], fresh=True)
+    for second, joules in enumerate(stands, 1):
+        bench.tick(float(second), round(joules * J), [one])
+    assert (sum(posted.millijoules for posted in bench.posted), bench.book.invalid) == (
+        booked * J,
+        invalid,
+    ), what

@@ -13,8 +13,8 @@ from gpuledger.model.snapshot import LONGEST_INTERVAL
 # Refresh period in seconds assumed until two moves have shown the real one; no known counter is slower.
 SLOWEST_REFRESH = 10.0
 _HEADROOM = 1.5
-# Watts, of a module with several GPUs. If a counter of a GPU without a known limit steps back to more than this
-# allows since the last reading, it did not begin again at 0.
+# Watts, of a module with several GPUs. If the counter of a GPU without a known limit steps back to more than
+# this allows since the last reading, it did not begin again at 0.
 _HIGHEST_POWER = 3000.0
 
 

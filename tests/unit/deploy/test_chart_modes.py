@@ -373,13 +373,26 @@ def test_the_network_policy_allows_scrapes_in_and_dns_and_api_requests_out() -> 
     (policy,) = of_kind("NetworkPolicy", values)
     (ingress,) = policy["spec"]["ingress"]
     assert [port["port"] for port in ingress["ports"]] == ["metrics", "smi"]
-    assert ingress["from"] == [{"namespaceSelector": {}}]
+    assert ingress["from"][0] == {"namespaceSelector": {}}
     (egress,) = policy["spec"]["egress"]
     assert [port["port"] for port in egress["ports"]] == [53, 53, 443, 6443]
     labels = of_kind("DaemonSet", values)[0]["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     (closed,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
     assert closed["spec"]["ingress"] == []
+
+
+def test_the_network_policy_admits_the_agent_and_the_test_of_the_chart() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    values = {**MATRIX["agent"], "networkPolicy": {"enabled": True, "from": peers}}
+    policies = {one["metadata"]["name"]: one["spec"] for one in of_kind("NetworkPolicy", values)}
+    (ingress,) = policies["gpuledger"]["ingress"]
+    assert ingress["from"][:1] == peers
+    (agent,), (test,) = of_kind("StatefulSet", values), of_kind("Pod", values)
+    for admitted, pod in zip(ingress["from"][1:], [agent["spec"]["template"], test], strict=True):
+        assert admitted["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    (ingress,) = policies["gpuledger-agent"]["ingress"]
+    assert ingress["from"] == peers
 
 
 def test_on_openshift_the_network_policy_allows_the_port_of_its_dns() -> None:

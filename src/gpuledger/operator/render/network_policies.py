@@ -21,15 +21,20 @@ def network_policies(naming: Naming, *, agent: bool) -> list[Manifest]:
         ports = ["metrics", *(port.name for port in monitor.exporter.extra_ports)]
         if monitor.exporter.collects:
             ports = []
-        found.append(_policy(naming, names.exporter, "exporter", ports, egress=[{"ports": _egress(naming)}]))
+        own = [{"podSelector": {"matchLabels": naming.selector("agent")}}] if agent else []
+        egress = [{"ports": _egress(naming)}]
+        found.append(_policy(naming, names.exporter, "exporter", ports, own, egress=egress))
     if agent:
-        found.append(_policy(naming, names.agent, "agent", ["metrics"]))
+        found.append(_policy(naming, names.agent, "agent", ["metrics"], []))
     return found
 
 
-def _policy(naming: Naming, name: str, component: str, ports: list[str], **egress: Any) -> Manifest:
+def _policy(
+    naming: Naming, name: str, component: str, ports: list[str], own: list[Manifest], **egress: Any
+) -> Manifest:
+    """A policy that admits the configured peers, and with them those of the same resource."""
     peers = to_plain(naming.monitor.network_policy.peers)
-    ingress = {"ports": [_port(port) for port in ports], **({"from": peers} if peers else {})}
+    ingress = {"ports": [_port(port) for port in ports], **({"from": [*peers, *own]} if peers else {})}
     spec = {
         "podSelector": {"matchLabels": naming.selector(component)},
         "policyTypes": ["Ingress", *(["Egress"] if egress else [])],

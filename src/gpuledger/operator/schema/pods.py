@@ -307,7 +307,8 @@ VOLUME_MOUNTS: Final = ListNode(
     "Further volume mounts of the container, in Kubernetes' form.",
 )
 PEERS: Final = ListNode(
-    ObjectNode(open=True), "Peers that may scrape, as in a NetworkPolicy; all by default."
+    ObjectNode(open=True),
+    "Peers that may scrape, as in a NetworkPolicy, besides the agent of the resource; all by default.",
 )
 
 

@@ -458,6 +458,13 @@ def test_the_default_dialects_of_a_page_and_of_a_file_can_be_stated(mode: str) -
     assert yaml.safe_load(data["data"]["gpuledger.yaml"])["dialect"] == ["native"]
 
 
+AGENT_LABELS = {
+    "gpuledger.dev/monitor": "gpus",
+    "gpuledger.dev/monitor-kind": "GpuMonitor",
+    "app.kubernetes.io/component": "agent",
+}
+
+
 def test_network_policies_are_those_of_the_chart() -> None:
     peers = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
     spec = {"networkPolicy": {"enabled": True, "from": peers, "apiServerPorts": [6443]}}
@@ -465,11 +472,16 @@ def test_network_policies_are_those_of_the_chart() -> None:
     exporter = objects["NetworkPolicy/gpumonitor-gpus-exporter"]["spec"]
     labels = objects["DaemonSet/gpumonitor-gpus-exporter"]["spec"]["template"]["metadata"]["labels"]
     assert exporter["podSelector"]["matchLabels"].items() <= labels.items()
-    assert exporter["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}], "from": peers}]
+    template = objects["StatefulSet/gpumonitor-gpus-agent"]["spec"]["template"]
+    # Its own agent must reach them.
+    own = {"podSelector": {"matchLabels": {**AGENT_LABELS}}}
+    assert AGENT_LABELS.items() <= template["metadata"]["labels"].items()
+    ports = [{"port": "metrics", "protocol": "TCP"}]
+    assert exporter["ingress"] == [{"ports": ports, "from": [*peers, own]}]
     assert [port["port"] for port in exporter["egress"][0]["ports"]] == [53, 53, 6443]
     agent = objects["NetworkPolicy/gpumonitor-gpus-agent"]["spec"]
     assert (agent["policyTypes"], "egress" in agent) == (["Ingress"], False)
-    assert agent["ingress"] == exporter["ingress"]
+    assert agent["ingress"] == [{"ports": ports, "from": peers}]
     on_openshift = rendered_objects(gpu_monitor(spec), scc_role="scc")
     egress = on_openshift["NetworkPolicy/gpumonitor-gpus-exporter"]["spec"]["egress"]
     assert [port["port"] for port in egress[0]["ports"]] == [53, 53, 5353, 5353, 6443]

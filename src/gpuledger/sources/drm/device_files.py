@@ -13,7 +13,7 @@ from gpuledger.sources.drm.sysfs import SysfsFolder, is_asleep, labelled_files
 MICRO: Final = 1_000_000
 MILLI: Final = 1000
 # PCIe generation by speed in GT/s.
-_GENERATIONS: Final = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+_GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
 
 class DeviceFiles:
@@ -99,9 +99,11 @@ def percent(number: int | None) -> float | None:
 
 
 def link_generation(device: SysfsFolder, file: str) -> float | None:
-    """The PCIe generation in a file such as "16.0 GT/s PCIe"; None if it is unknown."""
-    words = device.text(file).split()
-    return _GENERATIONS.get(words[0]) if words else None
+    """The PCIe generation in a file such as "16.0 GT/s PCIe", of older kernels "16 GT/s"; None if unknown."""
+    try:
+        return _GENERATIONS.get(float(device.text(file).split()[0]))
+    except (ValueError, IndexError):
+        return None
 
 
 def link_width(device: SysfsFolder, file: str) -> float | None:

@@ -278,6 +278,26 @@ def test_throttling_of_xe_is_by_its_reason_files(
     assert only(node).get(q.CLOCK_EVENT_REASONS) == reasons
 
 
+@pytest.mark.parametrize(
+    ("speed", "generation"),
+    [
+        ("16.0 GT/s PCIe", 4),
+        ("16 GT/s", 4),
+        ("8 GT/s", 3),
+        ("5 GT/s", 2),
+        ("2.5 GT/s PCIe", 1),
+        ("Unknown speed", None),
+        ("", None),
+        ("inf", None),
+    ],
+)
+def test_the_generation_of_the_link_follows_from_its_speed(
+    node: DrmNode, speed: str, generation: int | None
+) -> None:
+    node.machine.add_card(0, AMD, "1002:740f", current_link_speed=speed, **MI210)
+    assert only(node).get(q.PCIE_GENERATION) == generation
+
+
 def test_sensors_are_found_again_after_a_driver_reload(node: DrmNode) -> None:
     hwmon = {"temp1_label": "edge", "temp1_input": 41000}
     node.machine.add_card(0, AMD, "1002:740f", hwmon=hwmon, **MI210)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.ledger.journal import (
@@ -26,8 +26,10 @@ from gpuledger.model.process import ProcessKey
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import POD_FACTS, Workload
 
-# Limits of what is remembered, for a node on which owners come and go for months.
-_MAX_OWNERS = 4096
+# Limits of what is remembered, for a node on which owners come and go for months: of owners that have their
+# GPU no longer, and of those without a name.
+_MAX_OWNERS = 256
+_MAX_UNNAMED = 4096
 # Limit while the store is unavailable: beyond it, spans are summed.
 _MAX_SPANS = 20_000
 
@@ -85,15 +87,22 @@ class SplitTexts:
         if one is None:
             one = TimeOwner(self.next_owner, *key, split)
             self.next_owner += 1
-            while len(self.owners) >= _MAX_OWNERS:
-                del self.owners[next(iter(self.owners))]
             self.owners[key] = one
             if one.owner.pod_uid and not is_named(one.owner):
-                self.unnamed = [*self.unnamed[1 - _MAX_OWNERS :], one]
+                self.unnamed = [*self.unnamed[1 - _MAX_UNNAMED :], one]
         one.split = split
         # Written again: its row may have been deleted with the last split that had it.
         journal.time_owners[one.number] = one
         return one.number
+
+    def forget_owners(self, in_use: Container[int]) -> None:
+        """Forget the oldest owners above the limit that are not in these splits.
+
+        One that returns gets another number.
+        """
+        unused = [key for key, one in self.owners.items() if one.split not in in_use]
+        for key in unused[: max(0, len(self.owners) - _MAX_OWNERS)]:
+            del self.owners[key]
 
     def name_owners(self, workloads: Iterable[Workload], journal: Journal) -> None:
         """Add the names that have arrived for owners known only by the UID of their pod."""
@@ -214,6 +223,8 @@ class TimePersistence:
         else:
             entry = JournalTimeSpan(span, *self._texts.encode(span.gpu, span.splits, number_of, journal))
         self._newest[uuid] = journal.time_spans[span.number] = entry
+        # A new file has no owners but those that are remembered.
+        self._texts.forget_owners({one.split for one in self._newest.values()})
         if len(journal.time_spans) > _MAX_SPANS:
             self._sum_spans(journal)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from builders import FakeClock, process
+from gpuledger.ledger.journal import TimeOwner
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.store.schema import TIME_FROM
 from gpuledger.model.workload import Allocation, Workload
@@ -180,6 +183,24 @@ def test_a_replaced_file_has_the_later_time_and_knows_what_is_lost(tmp_path: Pat
     assert 5 <= names(node.file)["idle"][0] <= 20
     node = again(node, tmp_path)
     assert node.look(A, has=has).time.watched == {A.uuid: 20_000_000}
+    node.store.close()
+
+
+def test_of_owners_that_come_and_go_only_those_that_have_a_gpu_are_remembered(tmp_path: Path) -> None:
+    """A node needs no more memory after a month of pods; a new file has the owners of open spans."""
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    holds = Allocation(B, PODS[0], fraction=Fraction(1))
+    for number in range(400):
+        goes = replace(PODS[1], pod=f"goes-{number}", pod_uid=f"goes-{number}")
+        node.look(A, B, has=[holds, Allocation(A, goes, fraction=Fraction(1))])
+    gc.collect()
+    remembered = {one.owner.pod for one in gc.get_objects() if isinstance(one, TimeOwner)}
+    assert PODS[0].pod in remembered
+    assert 200 <= len(remembered & {f"goes-{number}" for number in range(400)}) <= 260
+    node.file.unlink()
+    for _ in range(10):
+        node.look(A, B, has=[holds])
+    assert names(node.file)[f"{PODS[0].pod} {NONE_RUNNING}"][0] >= 5
     node.store.close()
 
 

@@ -226,6 +226,10 @@ def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]
             if word.lower() in values and known[flag].boolean:
                 normal[-1] = f"{flag}={word}"
                 continue
+        if normal and re.match(r"-\d", word) and normal[-1] in known:
+            # A negative value, such as -1d: argparse takes only numbers for one.
+            normal[-1] = f"{normal[-1]}={word}"
+            continue
         name, equals, value = word.partition("=")
         positive = f"--{name[5:]}" if name[2:5] == "no-" else ""
         if not equals and name not in known and positive in known and known[positive].boolean:
@@ -249,6 +253,12 @@ def setting_words(item: Setting) -> tuple[str, ...]:
 
 def _format_words(known: Mapping[str, Setting]) -> tuple[str, ...]:
     return setting_words(known["--format"]) if "--format" in known else ()
+
+
+def _require_words(what: str, words: Sequence[str]) -> None:
+    """Raise UsageError for an empty argument: as a path, it would be the working directory."""
+    if not all(word.strip() for word in words):
+        raise UsageError(f"{what} is empty; is a shell variable not set?")
 
 
 def reject_words(command: str, words: Sequence[str]) -> None:
@@ -287,6 +297,7 @@ def choose_action(
     if name not in actions:
         raise unknown_name_error(f"{command} command", name, actions)
     action = actions[name]
+    _require_words(f"an argument of {command} {name}", rest)
     if not action.fewest <= len(rest) <= action.most:
         raise UsageError(f"{command} {name} needs {action.arguments}; {see}")
     return name, action, rest
@@ -330,5 +341,7 @@ def parse_command(
         reject_words(command, given.arguments)
     elif len(given.arguments) != 1 and not (is_optional and not given.arguments):
         raise UsageError(f"{command} needs one {argument}; see gpuledger {command} --help")
+    else:
+        _require_words(argument.partition(":")[0], given.arguments)
     wanted = (*groups.values(), *also)
     return given, lambda: load_values(wanted, given.flags, environ, given.config, _all_groups(), rare())

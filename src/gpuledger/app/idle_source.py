@@ -58,9 +58,8 @@ def answer_idle(history: History, parameters: Mapping[str, str], values: Mapping
 
 def check_idle(settings: IdleSettings, flags: Mapping[str, Sequence[str]]) -> IdleSettings:
     """The settings with the format that counts. Raises UsageError for flags without an effect or a value."""
-    require_words(
-        flags, {"idle.in": "a period", "idle.only": "a name", "idle.digest": "a key", "node.url": "a URL"}
-    )
+    words = {"idle.in": "a period", "idle.only": "a name", "idle.digest": "a key"}
+    require_words(flags, {**words, "node.url": "a URL", "state_dir": "a directory"})
     if settings.digest:
         check_digest_key(settings.digest)
         if settings.format != TABLE:

@@ -125,8 +125,10 @@ def request_parameters(
 ) -> dict[str, str]:
     """The parameters of a request: the values of these settings, by the names of the API.
 
-    Raises UsageError for a flag that the node would not honor, such as a price.
+    Raises UsageError for a flag that the node would not honor, such as a price or another ledger.
     """
+    if "state_dir" in flags and access.url and not access.url.startswith(UNIX):
+        raise UsageError("--url and --state-dir exclude each other: choose one ledger")
     local = {item.key for group in _LOCAL for _, item, _ in declared_settings(group)}
     for key in flags:
         if key not in (*names.values(), *local):

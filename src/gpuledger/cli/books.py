@@ -230,5 +230,5 @@ _ACTIONS = {
     "backup": _Action(_backup, "the file to write", 1, 1),
     "export": _Action(_export, "the directory to write into", 1, 1, (*_RANGE, "books.format")),
     "merge": _Action(_merge, "the directories to merge", 1, 10_000, ("books.into",)),
-    "forget": _Action(_forget, "no argument", 0, 0, ("books.user", "books.as")),
+    "forget": _Action(_forget, "--user NAME and no argument", 0, 0, ("books.user", "books.as")),
 }

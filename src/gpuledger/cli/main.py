@@ -112,7 +112,7 @@ Without a GPU: gpuledger demo, or gpuledger serve --source simulator
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit code: 0, 1 after a failure, 2 after wrong usage or settings."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    _open_stdout()
+    _open_streams()
     try:
         return _run(words)
     except GpuledgerError as error:
@@ -135,10 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 _CLUSTER_MODULES = ("cramjam", "re2")
 
 
-def _open_stdout() -> None:
-    """Replace a closed stdout by /dev/null; write escapes for characters outside its encoding."""
-    if sys.stdout is None:
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the program ends)
+def _open_streams() -> None:
+    """Replace a closed stdout or stderr by /dev/null.
+
+    Characters outside the encoding of stdout are written as escapes.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the end)
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 

@@ -53,8 +53,6 @@ def run(arguments: Sequence[str]) -> int:
     settings = build_settings(ReceiptSettings, values)
     if settings.mine == bool(given.arguments):
         raise UsageError(f"receipt needs one {who}; see gpuledger receipt --help")
-    if given.arguments and not given.arguments[0].strip():
-        raise UsageError("WHO is empty; is a shell variable not set? All that you used: receipt --mine")
     period = choose_period(values, given.flags, "receipt")
     target = "" if settings.mine else given.arguments[0]
     receipt = fetch_receipt(target, given.flags, values, period)

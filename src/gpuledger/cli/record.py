@@ -22,7 +22,7 @@ from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import open_users
-from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.settings import boolean, build_settings, duration, option
 from gpuledger.model.source import Clock, Source
@@ -90,8 +90,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _record(name: str, settings: RecordSettings, values: Mapping[str, Any]) -> None:
-    if not name.strip():
-        raise UsageError("the name of the file is empty; is a shell variable not set?")
     if name != _STDOUT and not settings.force and Path(name).exists():
         raise GpuledgerError(f"{name} already exists; choose another name, or --force to replace it")
     clock = SystemClock()

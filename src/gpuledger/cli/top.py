@@ -17,10 +17,12 @@ from gpuledger.app.node_requests import UNIX
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.app.top_feeds import LocalFeed, RemoteFeed, SeveralNodesFeed, SocketFeed
 from gpuledger.config.commands import TOP_GROUPS
+from gpuledger.config.load import settings_of
+from gpuledger.config.settings import LogSettings
 from gpuledger.host.output_width import output_width
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.settings import build_settings
-from gpuledger.node.settings import NodeSettings
+from gpuledger.node.settings import ControlSettings, NodeSettings
 from gpuledger.terminal.feed import Feed
 from gpuledger.terminal.filters import ProcessFilter, find_unknown_gpus, select_devices
 from gpuledger.terminal.layout import glyphs_for, plain_text
@@ -73,6 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     settings = build_settings(TopSettings, values)
     access = build_settings(NodeAccessSettings, values)
     fleet = build_settings(FleetUrlSettings, values).fleet
+    _refuse_other_machines(given.flags, access, fleet)
     if fleet and "top.url" not in given.flags:
         _refuse_flags_of_a_node(given.flags)
         from gpuledger.app.fleet_top import show_fleet
@@ -90,6 +93,28 @@ def run(arguments: Sequence[str]) -> int:
             feed.settle()
         _print_all(feed, settings, view, repeated, stop)
     return 0
+
+
+# Groups that also matter for other machines, as the interval does. The others say how this one is read.
+_OF_ANY_NODE = (TopSettings, NodeAccessSettings, FleetUrlSettings, ControlSettings, LogSettings)
+
+
+def _refuse_other_machines(flags: Collection[str], access: NodeAccessSettings, fleet: str) -> None:
+    """Raise UsageError for two places to read, and for flags of this machine if another one is shown."""
+    if "top.fleet" in flags and "top.url" in flags:
+        raise UsageError("--fleet and --url exclude each other: choose what to show")
+    if len(access.urls) > 1 and any(url.startswith(UNIX) for url in access.urls):
+        raise UsageError(f"--url {UNIX} is the gpuledger of this machine: give it alone, or its http:// URL")
+    if not access.urls and not fleet:
+        return
+    of_any = {"interval", *settings_of(_OF_ANY_NODE)} - {"top.command_lines"}
+    place = "--url" if access.urls else "--fleet"
+    for key in flags:
+        if key not in of_any:
+            flag = settings_of(TOP_GROUPS.values())[key].flags[0]
+            raise UsageError(
+                f"{flag} is for reading this machine, and {place} shows others: omit one of them"
+            )
 
 
 # Flags that `top --fleet` cannot honor, by key.

@@ -18,6 +18,13 @@ def parse_prom_name(value: object) -> str:
     return name
 
 
+def _parse_directory(value: object) -> str:
+    # An empty path would be the working directory, which node_exporter does not read.
+    if not (path := text(value)).strip():
+        raise ValueError("expected a directory")
+    return path
+
+
 @dataclass(frozen=True)
 class TextfileSettings:
     """Which textfile is written, and how often."""
@@ -30,7 +37,7 @@ class TextfileSettings:
     )
     directory: str = setting(
         "textfile.dir",
-        text,
+        _parse_directory,
         "/var/lib/node_exporter/textfile_collector",
         "directory of the file, the one of node_exporter's --collector.textfile.directory",
         flags=("--textfile-dir",),

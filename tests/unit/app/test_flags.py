@@ -142,3 +142,11 @@ def test_a_format_is_a_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["metrics", "--csv"]) == 2
     assert main(["metrics", "--json=true"]) == 2
     assert "--json means --format json" in " ".join(page(capsys, "report", "--help").split())
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--since", "-1d"), ("--until", "-2026-11-01"), ("--top", "-1")])
+def test_a_negative_value_is_named(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--state-dir", "/none", flag, value]) != 0
+    assert "expected one argument" not in capsys.readouterr().err
+    assert main(["idle", "--for", value]) == 2
+    assert f"--for: expected a duration such as 500ms, 10s or 1m30s, not '{value}'" in capsys.readouterr().err

@@ -26,6 +26,11 @@ from gpuledger.cli.main import main
         (["report", "--fleet", "ftp://lab"], "--fleet: expected a URL"),
         (["top", "--fleet", "lab", "--gpu", "1"], "--gpu is for one node"),
         (["top", "--fleet", "lab", "--sort", "watts"], "--sort is for one node"),
+        (["top", "--fleet", "lab", "--url", "gpu-1"], "--fleet and --url exclude each other"),
+        (["top", "--fleet", "lab", "--devices", "0"], "--devices is for reading this machine"),
+        (["top", "--url", "gpu-1", "--source", "simulator"], "--source is for reading this machine"),
+        (["top", "--url", "gpu-1", "--command-lines", "all"], "--command-lines is for reading this machine"),
+        (["top", "--url", "unix:", "--url", "gpu-1"], "--url unix: is the gpuledger of this machine"),
     ],
 )
 def test_wrong_usage_is_one_line_with_exit_code_2(

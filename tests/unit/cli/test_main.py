@@ -111,3 +111,48 @@ def test_a_command_without_its_package_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setattr(entry, "import_module", import_module)
     with pytest.raises(UsageError, match=r"pip install 'gpuledger\[cluster\]'"):
         entry.command_parser("agent")
+
+
+@pytest.mark.parametrize("closed", [("stderr",), ("stdout", "stderr")])
+def test_a_closed_stream_is_no_failure(closed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in closed:
+        monkeypatch.setattr(sys, name, None)
+    assert main(["version"]) == 0
+    # The error has no place to go, and the exit code is that of the error.
+    assert main(["versoin"]) == 2
+    for name in closed:
+        getattr(sys, name).close()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain", ""], "WHO is empty"),
+        (["receipt", " "], "WHO is empty"),
+        (["record", ""], "FILE is empty"),
+        (["books", "check", ""], "an argument of books check is empty"),
+        (["books", "export", "", "--format", "csv"], "an argument of books export is empty"),
+        (["books", "merge", "a", "", "--into", "b"], "an argument of books merge is empty"),
+        (["slurm", "receipt", ""], "an argument of slurm receipt is empty"),
+        (["collect", "--textfile-dir", ""], "--textfile-dir: expected a directory, not ''"),
+        *(
+            ([*words, "--state-dir", ""], "--state-dir: expected a directory, not ''")
+            for words in (["report"], ["explain", "idle"], ["receipt", "1"], ["idle"], ["books", "check"])
+        ),
+    ],
+)
+def test_an_empty_argument_is_not_the_working_directory_or_another_ledger(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [["explain", "idle"], ["receipt", "1"], ["idle"], ["report"]])
+def test_a_ledger_that_is_named_is_not_replaced_by_another_one(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--url", "http://127.0.0.1:1", "--state-dir", "/books"]) == 2
+    assert "--url and --state-dir exclude each other" in capsys.readouterr().err

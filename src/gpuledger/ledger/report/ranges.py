@@ -111,7 +111,7 @@ def require_words(flags: Mapping[str, Sequence[str]], kinds: Mapping[str, str]) 
     """
     for key, what in kinds.items():
         if key in flags and not flags[key][-1].strip():
-            name = "prometheus" if key == "prometheus.url" else key.partition(".")[2]
+            name = "prometheus" if key == "prometheus.url" else key.rpartition(".")[2].replace("_", "-")
             raise UsageError(
                 f"--{name}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
             )
@@ -125,7 +125,8 @@ def choose_period(
     Raises UsageError if both it and an end of the range are given in the same place, or if a flag is empty.
     """
     period, ends = f"{section}.in", (f"{section}.since", f"{section}.until")
-    require_words(flags, {period: "a period", **dict.fromkeys(ends, "a time")})
+    kinds = {period: "a period", **dict.fromkeys(ends, "a time"), "state_dir": "a directory"}
+    require_words(flags, kinds)
     if not values.get(period):
         return ""
     given = [key for key in ends if key in values]

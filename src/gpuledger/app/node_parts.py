@@ -96,11 +96,15 @@ class HostContext:
     def namer(self, owner_indexes: OwnerIndexes, ledger: Ledger) -> Namer:
         """The function that assigns owners to a Snapshot from these owner indexes.
 
-        A process keeps names that it has in the ledger.
+        Processes and jobs keep names that they have in the ledger.
         """
         directory = owner_indexes if len(owner_indexes) else None
         lookup = OwnerLookup(
-            self.users.name, directory, lambda: self.users.changes, known_owner=ledger.sessions.owner_of
+            self.users.name,
+            directory,
+            lambda: self.users.changes,
+            known_owner=ledger.sessions.owner_of,
+            job_users=ledger.job_users,
         )
         return lookup.assign_owners
 

@@ -168,6 +168,12 @@ class Ledger:
         self._time_posted: list[TimePosting] = []
         self._time_unsaved: list[TimePosting] = []
 
+    @property
+    def job_users(self) -> Mapping[tuple[str, str], str]:
+        """The users of jobs with an active allocation, also of an earlier run, by kind and job."""
+        owners = [one.owner for one in self._allocations.open()]
+        return {(owner.kind, owner.job): owner.user for owner in owners if owner.job and owner.user}
+
     def apply_settings(self, settings: LedgerSettings) -> None:
         """Use these settings from the next posting on, except those that need a restart."""
         floors = configured_floors(settings.empty_watts, settings.resident_watts)

@@ -50,8 +50,9 @@ class LedgerPersistence:
 
     def __post_init__(self) -> None:
         stored = self._ledger_store.stored_ledger
-        # Before the first Snapshot, so that its processes get the names that they had.
+        # Before the first Snapshot, so that its processes and allocations get the names that they had.
         self._sessions.resume(stored.sessions, stored.next_session)
+        self._allocations.resume(stored.allocations, stored.next_allocation)
 
     def resume(self, snapshot: Snapshot, totals: Counter[str]) -> None:
         """Restore stored Gpus that are in the Snapshot, before its posting. `totals` are exported totals."""
@@ -76,7 +77,6 @@ class LedgerPersistence:
 
     def _begin(self, stored: StoredLedger, snapshot: Snapshot) -> None:
         self._unseen = dict(stored.gpus)
-        self._allocations.resume(stored.allocations, stored.next_allocation)
         if stored.hold:
             self._accounts.export_until(snapshot.elapsed - stored.hold)
             self.time.accounts.export_until(snapshot.elapsed - stored.hold)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Generic, NamedTuple, TypeVar
@@ -27,6 +27,8 @@ from gpuledger.workloads.pods.placeholder import is_placeholder
 
 UserName = Callable[[int], str]
 KnownOwner = Callable[[ProcessKey], Workload | None]
+# By kind and job.
+JobUsers = Mapping[tuple[str, str], str]
 
 
 # Seconds after its start in which a process without a name requests new readings at each tick.
@@ -145,8 +147,8 @@ class OwnerLookup:
     Results are cached for the processes of the last Snapshot only. A process is resolved again only when its
     host facts, the owner indexes or the pods at work on its Device change; it keeps names that it has then
     lost, so that all accounts have them. `known_owner` has the owners of processes that are not in the last
-    Snapshot, because their list failed or this program was not running. Without a `directory` the allocations
-    of Snapshots are kept.
+    Snapshot, because their list failed or this program was not running, `job_users` the users of jobs that
+    were allocated then. Without a `directory` the allocations of Snapshots are kept.
     """
 
     def __init__(
@@ -155,6 +157,7 @@ class OwnerLookup:
         directory: OwnerIndexes | None = None,
         name_changes: Callable[[], int] = lambda: 0,
         known_owner: KnownOwner = lambda _: None,
+        job_users: JobUsers | None = None,
     ) -> None:
         self._user_name = user_name
         self._known_owner = known_owner
@@ -179,8 +182,8 @@ class OwnerLookup:
         self._allocated = _Allocated(())
         self._released = _ChangedAllocations(_with_release)
         self._named = _ChangedAllocations(_with_user)
-        # Users of allocated jobs, by kind and job.
-        self._users: dict[tuple[str, str], str] = {}
+        # Users of allocated jobs.
+        self._users = dict(job_users or {})
 
     @property
     def cached_processes(self) -> int:
@@ -264,11 +267,17 @@ class OwnerLookup:
     def _add_users(
         self, allocations: Sequence[Allocation], readings: Sequence[Reading]
     ) -> tuple[Allocation, ...]:
-        """Allocations of jobs with the user of their processes: a job-mapping file names no user."""
-        owners = [process.workload for reading in readings for process in reading.processes or ()]
-        found = {
-            (owner.kind, owner.job): owner.user for owner in owners if owner.job and owner.user
-        } | self._users
+        """Allocations of jobs with the user of their processes: a job-mapping file names no user.
+
+        The first user of a job counts; the number of that user is replaced by the name.
+        """
+        found = dict(self._users)
+        for reading in readings:
+            for process in reading.processes or ():
+                owner = process.workload
+                earlier = self._users.get((owner.kind, owner.job), "")
+                if owner.job and owner.user and earlier in ("", str(process.host.uid)):
+                    found[owner.kind, owner.job] = owner.user
         jobs = [(item.workload.kind, item.workload.job) for item in allocations]
         self._users = {job: found[job] for job in jobs if job in found}
         return self._named(

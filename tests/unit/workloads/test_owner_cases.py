@@ -70,6 +70,7 @@ class Machine:
         self.lookup = OwnerLookup(
             directory=OwnerIndexes((), lambda: self.facts, [lambda _: self.allocations]),
             known_owner=run.ledger.sessions.owner_of,
+            job_users=run.ledger.job_users,
         )
 
     def fail(self, *readings: Reading) -> None:
@@ -260,6 +261,27 @@ def test_a_restart_does_not_bring_back_a_name_by_an_allocation_of_another_pod(tm
     node.allocations = (NEXT,)
     node.ticks(60, A)
     assert node.owners()[1][1] == "next"
+
+
+MAPPED = Allocation(CARD, Workload("job", job="77", found_by="job_map"), "job_map")
+
+
+def in_job(user: str, pid: int = 1, uid: int = 812345) -> GpuProcess:
+    one = runs(pid, "/pbs_jobs.service/jobid/77")
+    return replace(one, host=replace(one.host, uid=uid, user=user))
+
+
+def test_the_idle_time_of_a_mapped_job_is_of_its_user_also_after_a_restart(tmp_path: Path) -> None:
+    """The name of the user arrives late; a process of root is a command such as sudo."""
+    node = Machine(tmp_path, MAPPED, facts=OwnerFacts())
+    node.ticks(2, in_job("812345"))
+    node.ticks(28, in_job("lena"))
+    node.ticks(10, in_job("lena"), in_job("root", pid=2, uid=0))
+    node.ticks(10)
+    node.run.store.close()
+    node.start(Run(tmp_path, clock=node.run.clock))
+    node.ticks(30)
+    assert {user: row[0] for user, row in node.report("user").items() if row[0]} == {"lena": 73, "root": 5}
 
 
 NEXT, LAST = has(replace(FIT, pod="next")), has(replace(FIT, pod="last"))

@@ -38,6 +38,16 @@ OPENSHIFT["everything"] = on_openshift(
         "agent": {"enabled": True, "config": {"remote_write": [{"url": "http://store/write"}]}},
     }
 )
+OPENSHIFT |= {
+    "privileged": on_openshift({"securityContext": {"privileged": True}}),
+    "another capability": on_openshift({"securityContext": {"capabilities": {"add": ["SYS_RAWIO"]}}}),
+    "a writable root": on_openshift({"securityContext": {"readOnlyRootFilesystem": False}}),
+    "escalation": on_openshift({"securityContext": {"allowPrivilegeEscalation": True}}),
+    "no seccomp": on_openshift({"podSecurityContext": {"seccompProfile": {"type": "Unconfined"}}}),
+    "another volume": on_openshift(
+        {"extraVolumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "a"}}]}
+    ),
+}
 
 
 @cache

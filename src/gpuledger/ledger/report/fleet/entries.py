@@ -10,7 +10,7 @@ from typing import Any
 
 from gpuledger.ledger.report.fleet.account_rises import AccountRises
 from gpuledger.ledger.report.fleet.fleet import Fleet
-from gpuledger.ledger.report.fleet.inventory import Inventory, ScrapedPod
+from gpuledger.ledger.report.fleet.inventory import ScrapedPod
 from gpuledger.ledger.report.fleet.scraped import Name
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
 from gpuledger.ledger.report.party import Party
@@ -61,7 +61,7 @@ def gpu_times(fleet: Fleet, quarter: int) -> Iterator[GpuTime]:
             if name[2] != OWNER:
                 own[name[2]] += amount
         for (_, instance, _, *owner), amount in owners:
-            part = _part(fleet.inventory, uuid, model, instance)
+            part = _part(fleet, quarter, GpuPart(uuid, model, instance))
             party = party_of_series(uuid, tuple(owner), fleet)
             yield GpuTime(part, OWNER, party, False, amount, amount)
         spent: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def _own_times(
     ]
     common = lcm(*(rest.denominator for rest in rests))
     numerators = [int(rest * common) for rest in rests]
-    parts = [_part(fleet.inventory, whole.gpu, whole.model, instance) for instance in shares]
+    parts = [_part(fleet, quarter, whole._replace(instance=instance)) for instance in shares]
     parts.append(whole._replace(share=uncut))
     if uncut < 0:
         fleet.recut.add(whole.gpu)
@@ -152,8 +152,11 @@ def _model(fleet: Fleet, uuid: str) -> str:
     return "" if gpu is None else gpu.name
 
 
-def _part(inventory: Inventory, uuid: str, model: str, instance: str) -> GpuPart:
-    if not instance:
-        return GpuPart(uuid, model)
-    key = (uuid, instance)
-    return GpuPart(uuid, model, instance, inventory.profiles.get(key, ""), inventory.shares.get(key, _ONE))
+def _part(fleet: Fleet, quarter: int, part: GpuPart) -> GpuPart:
+    """The part with the profile and the share that its Instance had then: layouts use its name again."""
+    if not part.instance:
+        return part
+    key, last = (part.gpu, part.instance), fleet.inventory
+    profile = fleet.profiles[quarter].get(key, last.profiles.get(key, ""))
+    share = fleet.shares[quarter].get(key, last.shares.get(key, _ONE))
+    return part._replace(profile=profile, share=share)

@@ -30,9 +30,9 @@ class Fleet:
 
     `energy` is in joules, `time` in seconds of whole Gpus; `seconds` are those of each owner that do not add
     up, by kind; `observed` is the time for which each Gpu was scraped, `sights` the first and last time.
-    `unshared` are Devices with an unknown part of their Gpu. `shares` are those of the MIG Instances of each
-    part, by its quarter; `recut` are Gpus with several MIG layouts in a part. `bases` are the bases by which
-    time was split. `first` and `last` are unix seconds.
+    `unshared` are Devices with an unknown part of their Gpu. `shares` and `profiles` are those of the MIG
+    Instances of each part, by its quarter; `recut` are Gpus with several MIG layouts in a part. `bases` are
+    the bases by which time was split. `first` and `last` are unix seconds.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -45,6 +45,7 @@ class Fleet:
         self.bases: set[str] = set()
         self.unshared: set[Name] = set()
         self.shares: dict[int, dict[tuple[str, str], Fraction]] = defaultdict(dict)
+        self.profiles: dict[int, dict[tuple[str, str], str]] = defaultdict(dict)
         self.recut: set[str] = set()
         self.first: float | None = None
         self.last: float | None = None
@@ -69,6 +70,7 @@ class Fleet:
         self.time.most.update({labels.get("uuid", ""): 1.0 for labels, _ in part.watched["last"]})
         dropped = self.inventory.update(part)
         self.shares[quarter].update(self.inventory.instance_shares(part))
+        self.profiles[quarter].update(self.inventory.instance_profiles(part))
         duplicates = self.energy.add(part.of_energy(dropped), quarter)
         of_time = self.time.add(part.of_time(dropped), quarter)
         if part.watched["last"]:

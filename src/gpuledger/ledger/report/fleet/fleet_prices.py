@@ -1,8 +1,8 @@
-"""Rates of a fleet: each Gpu has the prices of the node on which it was scraped."""
+"""Rates of a fleet: each Gpu has the prices of the node on which it was scraped then."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.gpu_time import GpuPart
@@ -10,11 +10,11 @@ from gpuledger.ledger.report.segments import PriceTable, SegmentPrices
 
 
 class FleetPrices(SegmentPrices):
-    """The rates of all nodes from a quarter on. `nodes` are by Gpu uuid."""
+    """The rates of all nodes from a quarter on. `node_of` returns the node of a Gpu in a quarter."""
 
-    def __init__(self, table: PriceTable, nodes: Mapping[str, str], quarter: int) -> None:
+    def __init__(self, table: PriceTable, node_of: Callable[[str, int], str], quarter: int) -> None:
         super().__init__(table, "", quarter)
-        self._nodes = nodes
+        self._node_of = node_of
         self._by_node: dict[str, SegmentPrices] = {}
 
     def choose(self, gpu: str) -> None:
@@ -28,7 +28,7 @@ class FleetPrices(SegmentPrices):
         return self._of(gpu).energy_rate(gpu)
 
     def _of(self, gpu: str) -> SegmentPrices:
-        node = self._nodes.get(gpu, "")
+        node = self._node_of(gpu, self._quarter)
         if node not in self._by_node:
             self._by_node[node] = SegmentPrices(self._table, node, self._quarter)
         return self._by_node[node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
 from fractions import Fraction
@@ -27,6 +27,7 @@ from gpuledger.ledger.report.grouping import Grouping, NameOfParty, find_groupin
 from gpuledger.ledger.report.prices import PriceList, PriceUse
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
+from gpuledger.ledger.report.report_keys import NODE
 from gpuledger.ledger.report.segments import PriceSegment
 from gpuledger.ledger.report.settings import SPREAD, Prices
 from gpuledger.ledger.report.tally import Amount, Tally
@@ -98,7 +99,7 @@ def fleet_report(fleets: Sequence[Fleet], scope: FleetScope) -> UsageReport:
 
     @lru_cache(None)
     def prices_of(segment: PriceSegment) -> FleetPrices:
-        return FleetPrices(price_list, inventory.nodes, segment.since)
+        return FleetPrices(price_list, inventory.node_at, segment.since)
 
     tally = _tally(fleets, scope, prices_of)
     found = build_usage_report(
@@ -117,11 +118,28 @@ def fleet_report(fleets: Sequence[Fleet], scope: FleetScope) -> UsageReport:
         prices_of,
     )
     uses = [
-        PriceUse(part, inventory.nodes.get(part.gpu, ""), segment.since, segment.until)
+        PriceUse(part, inventory.node_at(part.gpu, segment.since), segment.since, segment.until)
         for part, segment in tally.uses
     ]
-    found = replace(found, notes=(*(f"{text}." for text in price_list.problems(uses)), *found.notes))
+    problems = (f"{text}." for text in price_list.problems(uses))
+    found = replace(found, notes=(*_moved_notes(inventory, scope), *problems, *found.notes))
     return _with_bounds(found, fleets, scope, tally)
+
+
+def _moved_notes(inventory: Inventory, scope: FleetScope) -> Iterator[str]:
+    """A sentence on Gpus that had several nodes, if rows are by node."""
+    begins, ends = scope.parts[0].begins, scope.parts[-1].ends
+    moved = {
+        uuid
+        for uuid, moves in inventory.moves.items()
+        if uuid not in inventory.doubled and any(begins < quarter < ends for quarter, _ in moves)
+    }
+    if moved and NODE in scope.grouping.columns:
+        gpus = "1 GPU" if len(moved) == 1 else f"{len(moved)} GPUs"
+        yield (
+            f"{gpus} moved to another node: rows have all of the time and energy under the last one, at the "
+            "prices of each, to the day. --fleet and --books divide them exactly."
+        )
 
 
 def _tally(

@@ -23,6 +23,7 @@ from gpuledger.ledger.report.fleet.scraped import (
     node_of,
     target_of,
 )
+from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.devices import Gpu
 from gpuledger.model.workload import JOB_FACTS, POD_FACTS
 
@@ -46,7 +47,8 @@ class Inventory:
     `intervals` are seconds between scrapes by target, `interval` is the default. `gpus` and `nodes` are by
     uuid, `pods` by namespace and name, facts of `jobs` by number. `profiles` and `shares` (of the Gpu's
     multiprocessors) are of MIG Instances, by uuid and Instance. `doubled` are Gpus that several targets
-    exported at the same time, as with two scrape jobs for one exporter.
+    exported at the same time, as with two scrape jobs for one exporter. `moves` are Gpus that had several
+    nodes: the quarters from which each was theirs, in order.
     """
 
     interval: float
@@ -58,6 +60,7 @@ class Inventory:
     profiles: dict[tuple[str, str], str] = field(default_factory=dict)
     shares: dict[tuple[str, str], Fraction] = field(default_factory=dict)
     doubled: set[str] = field(default_factory=set)
+    moves: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     scrapes: LabelResolver = field(default_factory=LabelResolver)
 
     def interval_of(self, target: Target) -> float:
@@ -70,15 +73,12 @@ class Inventory:
             self.scrapes.learn(labels for labels, _ in accounts.get("last", ()))
         own = self.scrapes.own_values
         for labels, _ in part.infos:
-            uuid, cut, index, name, profile = own(labels, ("uuid", "mig_instance", "gpu", "name", "profile"))
-            if cut:
-                self.profiles[uuid, cut] = profile
-            else:
+            uuid, cut, index, name = own(labels, ("uuid", "mig_instance", "gpu", "name"))
+            if not cut:
                 self.gpus[uuid] = Gpu(uuid, int(index) if index.isdigit() else -1, name)
+        self.profiles.update(self.instance_profiles(part))
         self.shares.update(self.instance_shares(part))
-        for totals in (part.devices, part.watched):
-            for labels, _ in totals.get("last", ()):
-                self.nodes[labels.get("uuid", "")] = node_of(labels)
+        self._update_nodes(part)
         for labels, _ in part.jobs:
             job, *facts = own(labels, ("slurm_job", *JOB_FACTS))
             self.jobs[job] = dict(zip(JOB_FACTS, facts, strict=True))
@@ -93,6 +93,35 @@ class Inventory:
             for (uuid, cut), ratio in devices.items()
             if cut
         }
+
+    def instance_profiles(self, part: ScrapedRange) -> dict[tuple[str, str], str]:
+        """The MIG Instances of a range, by uuid and Instance, and their profiles."""
+        found = (self.scrapes.own_values(labels, (*TIMES[:2], "profile")) for labels, _ in part.infos)
+        return {(uuid, cut): profile for uuid, cut, profile in found if cut}
+
+    def node_at(self, uuid: str, quarter: int) -> str:
+        """The node of a Gpu in a quarter."""
+        for begins, node in reversed(self.moves.get(uuid, ())):
+            if begins <= quarter:
+                return node
+        return self.nodes.get(uuid, "")
+
+    def _update_nodes(self, part: ScrapedRange) -> None:
+        found: dict[str, str] = {}
+        # Of a Gpu that moved within the range, that of its last scrape.
+        for word in ("last", "still"):
+            for totals in (part.devices, part.watched):
+                for labels, _ in totals.get(word, ()):
+                    found[labels.get("uuid", "")] = node_of(labels)
+        quarter = int(part.begins // QUARTER)
+        for uuid, node in found.items():
+            moves = self.moves.get(uuid) or [(0, self.nodes.get(uuid, node))]
+            # The range before a part of the period was read already.
+            if quarter < moves[-1][0]:
+                continue
+            if node != moves[-1][1]:
+                self.moves[uuid] = [*moves, (quarter, node)]
+            self.nodes[uuid] = node
 
     def _update_pods(self, part: ScrapedRange) -> None:
         for labels, _ in part.pods:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -169,6 +170,46 @@ def test_each_gpu_has_the_price_of_its_model_and_node() -> None:
     lines = {line.key: (line.cost, line.unpriced_microseconds) for line in found.lines}
     assert lines == {("ml", "a"): (4, 0), ("ml", "b"): (2, 3_600_000_000)}
     assert any("no entry matches" in note and "on node b" in note for note in found.notes)
+
+
+def test_each_day_has_the_prices_of_its_mig_layout() -> None:
+    """A new layout uses the name of an instance again, with another profile and share."""
+    prices = by_entry(
+        {"mig": "4g.*", "price": 12}, {"mig": "1g.*", "price": 3, "per": "instance"}, {"price": 2}
+    )
+    first = {
+        "infos": [info("GPU-0"), info("GPU-0", cut="1_0", profile="4g.40gb")],
+        "ratios": [(scraped(uuid="GPU-0", mig_instance="1_0"), 0.5)],
+    }
+    books = one_day([(spent("GPU-0", "t", cut="1_0"), 0, 12 * HOUR)], {"GPU-0": 12 * HOUR}, **first)
+    more = part(
+        BEGIN + DAY,
+        BEGIN + 2 * DAY,
+        counts=[(device("GPU-0"), DAY / 15)],
+        infos=[info("GPU-0"), info("GPU-0", cut="1_0", profile="1g.10gb")],
+        ratios=[(scraped(uuid="GPU-0", mig_instance="1_0"), 0.125)],
+    )
+    watched: CounterLevels = [(device("GPU-0"), 12 * HOUR, 15 * HOUR)]
+    books.add(with_time(more, watched, [(spent("GPU-0", "t", cut="1_0"), 12 * HOUR, 15 * HOUR)]))
+    # 12 hours at 12, and 24 hours of an eighth at 3 each.
+    assert rows(books.report(prices=prices))["ml", "t"].cost == 12 * 12 + 24 * 3
+
+
+@pytest.mark.parametrize("by", ["namespace", "node"])
+def test_a_gpu_that_moved_has_the_prices_of_each_node(by: str) -> None:
+    prices = by_entry({"node": "a", "price": 4}, {"node": "b", "price": 7})
+    books = one_day([(spent("GPU-0", "t"), 0, HOUR)], {"GPU-0": HOUR})
+    watched: CounterLevels = [(device("GPU-0", "b"), 0, 2 * HOUR)]
+    more = part(BEGIN + DAY, BEGIN + 2 * DAY, counts=[(device("GPU-0", "b"), DAY / 15)])
+    # Its node `a` is still known from the day before.
+    gone: CounterLevels = [(device("GPU-0"), HOUR, HOUR)]
+    answers = with_time(more, [*watched, *gone], [(spent("GPU-0", "t", "b"), 0, 2 * HOUR)])
+    still = {**answers.watched, "still": [(device("GPU-0", "b"), 2.0 * HOUR)]}
+    books.add(replace(answers, watched=still))
+    found = books.report(by, prices=prices)
+    assert found.total.cost == 4 + 2 * 7
+    noted = [note for note in found.notes if note.startswith("1 GPU moved to another node")]
+    assert len(noted) == (by == "node")
 
 
 def test_a_price_that_changes_within_the_range_applies_from_then_on() -> None:

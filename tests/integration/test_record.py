@@ -127,7 +127,7 @@ def test_a_kill_loses_at_most_the_line_being_written(
 
 def test_an_empty_name_is_an_error() -> None:
     done = gpuledger("record", "", "--source", "simulator", "--for", "50ms", "--force")
-    assert (done.returncode, "the name of the file is empty" in done.stderr) == (2, True)
+    assert (done.returncode, "FILE is empty" in done.stderr) == (2, True)
 
 
 def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpuledger.app.flags import build_parser, parse_flags, reject_words
 from gpuledger.app.metrics_page_source import read_metrics_page
+from gpuledger.config.commands import ALL_GROUPS
 from gpuledger.config.load import load_values
 from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.migrate.check import check_migration
@@ -114,7 +115,7 @@ def run(arguments: Sequence[str]) -> int:
             raise unknown_name_error("migrate command", given.arguments[0], ("check",))
         raise UsageError("migrate needs the command check; see gpuledger migrate --help")
     reject_words("migrate check", given.arguments[1:])
-    values = load_values(_GROUPS.values(), given.flags, os.environ, given.config)
+    values = load_values(_GROUPS.values(), given.flags, os.environ, given.config, ALL_GROUPS)
     settings = build_settings(MigrateSettings, values)
     for flag, place in (("--old", settings.old), ("--new", settings.new)):
         if not place:

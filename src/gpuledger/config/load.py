@@ -137,6 +137,8 @@ def _flat(
             # The section that the key is in is no help.
             near = [each for each in (*settings, *sections) if not key.startswith(f"{each}.")]
             section = key.rpartition(".")[0]
-            own = ", ".join(sorted(each for each in settings if section and each.startswith(f"{section}.")))
-            error = unknown_name_error("key", key, near, otherwise=f"valid: {own}" if own else "")
+            own = {each for each in settings if each.startswith(f"{section}.")}
+            # Without a section, all keys would be a hundred lines.
+            valid = own or {each.partition(".")[0] for each in settings}
+            error = unknown_name_error("key", key, near, otherwise=f"valid: {', '.join(sorted(valid))}")
             raise UsageError(f"{file}: {error}")

@@ -69,6 +69,7 @@ class ReportSettings:
         "billing account of FOCUS files, such as the name of the cluster (default: this machine's name, or "
         "the host of --prometheus)",
         metavar="NAME",
+        as_written=True,
     )
     tokens: bool = option(
         "report.tokens",

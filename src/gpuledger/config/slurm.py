@@ -48,7 +48,9 @@ class SlurmReceiptSettings:
         "receipt: text, json, markdown, or html (a page to print)",
         metavar="FORM",
     )
-    user: str = option("slurm_receipts.user", text, "", "user for basic auth at the nodes", metavar="NAME")
+    user: str = option(
+        "slurm_receipts.user", text, "", "user for basic auth at the nodes", metavar="NAME", as_written=True
+    )
     password_file: str = option(
         "slurm_receipts.password_file", text, "", "file with the password of --user", metavar="FILE"
     )

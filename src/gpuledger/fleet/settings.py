@@ -54,6 +54,7 @@ class NodeListSettings:
         "a node, as its address (gpu-1, gpu-1:9400) or URL (https://gpu-1:9400)",
         metavar="URL",
         repeatable=True,
+        as_written=True,
     )
     file: str = option(
         "fleet.nodes_file",
@@ -113,7 +114,9 @@ class NodeListSettings:
 class FleetCredentialSettings(ClientAccessSettings):
     """Login and TLS files for the nodes. A user in the URL of a node wins."""
 
-    user: str = option("fleet.user", text, "", "user for basic auth at the nodes", metavar="NAME")
+    user: str = option(
+        "fleet.user", text, "", "user for basic auth at the nodes", metavar="NAME", as_written=True
+    )
     password_file: str = option(
         "fleet.password_file", text, "", "file with the password of --user", metavar="FILE"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class ClientAccessSettings:
     """The login and the TLS files for other nodes, or for a fleet. A user in a URL wins."""
 
-    user: str = option("top.user", text, "", "user for basic auth", metavar="NAME")
+    user: str = option("top.user", text, "", "user for basic auth", metavar="NAME", as_written=True)
     password_file: str = option(
         "top.password_file", text, "", "file with the password of --user", metavar="FILE"
     )

@@ -47,6 +47,14 @@ def test_the_exit_code_says_whether_something_changes(
     assert capsys.readouterr().out.endswith("2 of 3 queries change\n")
 
 
+def test_the_configuration_file_of_all_commands_is_accepted(
+    pages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (pages / "c.yaml").write_text("source: simulator\nprice: {gpu_hour: 2}\n")
+    monkeypatch.setenv("GPULEDGER_CONFIG", str(pages / "c.yaml"))
+    assert check(pages, old="new.txt") == 0
+
+
 def test_json_and_markdown(pages: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(pages, "--format", "json", "--rules", str(pages / "b.yml")) == 1
     found = json.loads(capsys.readouterr().out)

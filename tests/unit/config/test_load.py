@@ -143,6 +143,7 @@ def test_an_invalid_price_is_one_line_that_names_the_place(tmp_path: Path, text:
         ("price: {khw: 1}", "unknown key 'price.khw'; did you mean 'price.kwh'?"),
         ("prize: {kwh: 1}", "unknown key 'prize'; did you mean 'price'?"),
         # Not the section that the key is in.
+        ("foo: 1", "unknown key 'foo'; valid: co2, price, pue"),
         ("price: {foo: 1}", "unknown key 'price.foo'; valid: price.basis, price.currency, price.gpu_hour, "),
         ("price.foo: 1", "unknown key 'price.foo'; valid: price.basis, price.currency, price.gpu_hour, "),
     ],
@@ -210,3 +211,14 @@ def test_devices_and_names_in_a_file_are_read_as_written(tmp_path: Path) -> None
         values = load_values([SourceSettings, DialectSettings], {}, {}, file)
         assert values["devices"] == ("0000:10:00.0", "0a:00.0", "1")
         assert values["node_name"] == "012e4"
+
+
+@pytest.mark.parametrize(
+    "key", ["report.account", "top.user", "fleet.user", "slurm_receipts.user", "fleet.node"]
+)
+def test_numbers_of_accounts_and_names_in_a_file_are_read_as_written(key: str, tmp_path: Path) -> None:
+    """YAML reads 012345670123 as an octal number."""
+    file = tmp_path / "c.yaml"
+    file.write_text(f"{key}: 012345670123\n")
+    found = load_values(ALL_GROUPS, {}, {}, file)[key]
+    assert found == (("012345670123",) if key == "fleet.node" else "012345670123")

@@ -182,6 +182,8 @@ class OwnerLookup:
         self._allocated = _Allocated(())
         self._released = _ChangedAllocations(_with_release)
         self._named = _ChangedAllocations(_with_user)
+        # Devices, by uuid, on which a placeholder pod holds nothing.
+        self._served: set[str] = set()
         # Users of allocated jobs.
         self._users = dict(job_users or {})
 
@@ -242,11 +244,12 @@ class OwnerLookup:
         self._without_name = pending
 
     def _release_placeholders(
-        self, allocations: Sequence[Allocation], readings: Iterable[Reading]
+        self, allocations: Sequence[Allocation], readings: Sequence[Reading]
     ) -> tuple[Allocation, ...]:
         """Allocations in which a placeholder pod holds nothing while the pods it stands for are known.
 
-        These have the Device allocated, too, or have a process there.
+        These have the Device allocated, too, or have a process there. While a process list cannot be read, the
+        last one counts.
         """
         served = {
             item.device.uuid
@@ -259,6 +262,8 @@ class OwnerLookup:
             for process in reading.processes or ()
             if process.workload.kind == "pod" and not is_placeholder(process.workload)
         }
+        served |= self._served - {one.device.uuid for one in readings if one.processes is not None}
+        self._served = served
         return self._released(
             allocations,
             [item.device.uuid in served and is_placeholder(item.workload) for item in allocations],

@@ -263,6 +263,18 @@ def test_a_restart_does_not_bring_back_a_name_by_an_allocation_of_another_pod(tm
     assert node.owners()[1][1] == "next"
 
 
+@pytest.mark.parametrize(("failed", "seconds"), [(20, 79), (100, 58)])
+def test_a_placeholder_holds_nothing_while_the_list_of_processes_fails(
+    tmp_path: Path, failed: int, seconds: int
+) -> None:
+    node = Machine(tmp_path, has(RESERVATION), facts=SHOP)
+    node.ticks(30, A)
+    for _ in range(failed):
+        node.fail(replace(reading(CARD), processes=None))
+    node.ticks(30, A)
+    assert {name: row[0] for name, row in node.report().items() if row[0]} == {"rank-a": seconds}
+
+
 MAPPED = Allocation(CARD, Workload("job", job="77", found_by="job_map"), "job_map")
 
 

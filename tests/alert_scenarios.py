@@ -354,6 +354,18 @@ SCENARIOS = (
         labels={"instance": "10.0.0.2:9400"},
     ),
     Scenario("stale", {10: "", 16: "GPULedgerStale"}, {SNAPSHOT: "0+30x20 600x179"}),
+    Scenario(
+        "file-of-5-minutes",
+        {20: "", 44: "", 49: ""},
+        {SNAPSHOT: " ".join(f"{300 * number}x9" for number in range(LENGTH // 10))},
+        also=(Series("node_textfile_scrape_error", {}, f"0x{LENGTH}"),),
+    ),
+    Scenario(
+        "file-not-written",
+        {24: "", 32: "GPULedgerStale"},
+        {SNAPSHOT: "0+30x20 600x179"},
+        also=(Series("node_textfile_scrape_error", {}, f"0x{LENGTH}"),),
+    ),
     Scenario("stalled", {5: "", 9: "GPULedgerStale"}, {"gpuledger_tick_stalled": BEGINS}),
     Scenario("no-reading", {1: "", 4: "GPULedgerStale"}, {SNAPSHOT: None}),
     Scenario("paused", {10: "", 20: ""}, {SNAPSHOT: None, "gpuledger_paused": "1x200"}),

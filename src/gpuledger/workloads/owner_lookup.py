@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from typing import Generic, NamedTuple, TypeVar
 
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart
-from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading, Snapshot
 from gpuledger.model.workload import PENDING_NAMES, Allocation, Workload, merge_owner
 from gpuledger.workloads.cgroup import CgroupOwner, parse_cgroup
 from gpuledger.workloads.device_index import same_objects
@@ -174,6 +175,8 @@ class OwnerLookup:
         self._inputs: tuple[object, ...] = ()
         self._same_inputs = False
         self._devices: tuple[Device, ...] = ()
+        # When all Devices were last listed, on the source's clock.
+        self._listed_at = -inf
         # The pods at work on each Device, by its uuid, of this Snapshot and of the one before.
         self._working: dict[str, frozenset[PodAtWork]] = {}
         self._working_before = self._working
@@ -248,8 +251,8 @@ class OwnerLookup:
     ) -> tuple[Allocation, ...]:
         """Allocations in which a placeholder pod holds nothing while the pods it stands for are known.
 
-        These have the Device allocated, too, or have a process there. While a process list cannot be read, the
-        last one counts.
+        These have the Device allocated, too, or have a process there. While a process list cannot be read,
+        the last one counts.
         """
         served = {
             item.device.uuid
@@ -291,7 +294,12 @@ class OwnerLookup:
         )
 
     def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
+        """The Devices of the Snapshot. Those that cannot be listed are still there, for a minute."""
         devices = tuple([reading.device for reading in snapshot.readings])
+        if not snapshot.devices_failed:
+            self._listed_at = snapshot.elapsed
+        elif 0 <= snapshot.elapsed - self._listed_at <= LONGEST_INTERVAL:
+            devices += tuple([device for device in self._devices if device not in devices])
         if not same_objects(devices, self._devices):
             self._devices = devices
         return self._devices

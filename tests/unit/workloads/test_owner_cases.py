@@ -11,6 +11,7 @@ import pytest
 
 from builders import gpu, process, reading
 from gpuledger.model import quantities as q
+from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType, UtilizationSample
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
@@ -68,10 +69,14 @@ class Machine:
         """Start the program, with nothing but the ledger file of an earlier run."""
         self.run = run
         self.lookup = OwnerLookup(
-            directory=OwnerIndexes((), lambda: self.facts, [lambda _: self.allocations]),
+            directory=OwnerIndexes((), lambda: self.facts, [self._allocations_of]),
             known_owner=run.ledger.sessions.owner_of,
             job_users=run.ledger.job_users,
         )
+
+    def _allocations_of(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        found = tuple(one for one in self.allocations if one.device in devices)
+        return self.allocations if found == self.allocations else found
 
     def fail(self, *readings: Reading) -> None:
         """A tick of one second that read no list of processes; without `readings`, no GPU either."""
@@ -273,6 +278,18 @@ def test_a_placeholder_holds_nothing_while_the_list_of_processes_fails(
         node.fail(replace(reading(CARD), processes=None))
     node.ticks(30, A)
     assert {name: row[0] for name, row in node.report().items() if row[0]} == {"rank-a": seconds}
+
+
+@pytest.mark.parametrize(("failed", "seconds"), [(1, 60), (20, 79), (55, 114), (100, 119)])
+def test_a_gpu_that_cannot_be_listed_is_still_allocated_for_a_minute(
+    tmp_path: Path, failed: int, seconds: int
+) -> None:
+    node = Machine(tmp_path, has(replace(FIT, pod_uid=UID_A)))
+    node.ticks(30)
+    for _ in range(failed):
+        node.fail()
+    node.ticks(30)
+    assert {name: row[0] for name, row in node.report().items() if row[0]} == {"fit-0": seconds}
 
 
 MAPPED = Allocation(CARD, Workload("job", job="77", found_by="job_map"), "job_map")

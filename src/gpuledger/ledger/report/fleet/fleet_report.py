@@ -127,7 +127,7 @@ def fleet_report(fleets: Sequence[Fleet], scope: FleetScope) -> UsageReport:
 
 
 def _moved_notes(inventory: Inventory, scope: FleetScope) -> Iterator[str]:
-    """A sentence on Gpus that had several nodes, if rows are by node."""
+    """Sentences on Gpus that had several nodes, if rows are by node, and on pods with several labels."""
     begins, ends = scope.parts[0].begins, scope.parts[-1].ends
     moved = {
         uuid
@@ -139,6 +139,12 @@ def _moved_notes(inventory: Inventory, scope: FleetScope) -> Iterator[str]:
         yield (
             f"{gpus} moved to another node: rows have all of the time and energy under the last one, at the "
             "prices of each, to the day. --fleet and --books divide them exactly."
+        )
+    if inventory.renamed:
+        pods = "1 pod" if len(inventory.renamed) == 1 else f"{len(inventory.renamed)} pods"
+        yield (
+            f"{pods} had other labels or another controller before, as pods of the same name have: rows have "
+            "all of their time and energy under the last ones. --fleet and --books divide them."
         )
 
 

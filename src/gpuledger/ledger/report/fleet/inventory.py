@@ -48,7 +48,8 @@ class Inventory:
     uuid, `pods` by namespace and name, facts of `jobs` by number. `profiles` and `shares` (of the Gpu's
     multiprocessors) are of MIG Instances, by uuid and Instance. `doubled` are Gpus that several targets
     exported at the same time, as with two scrape jobs for one exporter. `moves` are Gpus that had several
-    nodes: the quarters from which each was theirs, in order.
+    nodes: the quarters from which each was theirs, in order. `renamed` are pods that had other facts or
+    labels before, such as a later pod of the same name.
     """
 
     interval: float
@@ -61,6 +62,7 @@ class Inventory:
     shares: dict[tuple[str, str], Fraction] = field(default_factory=dict)
     doubled: set[str] = field(default_factory=set)
     moves: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    renamed: set[Name] = field(default_factory=set)
     scrapes: LabelResolver = field(default_factory=LabelResolver)
 
     def interval_of(self, target: Target) -> float:
@@ -127,11 +129,16 @@ class Inventory:
         for labels, _ in part.pods:
             namespace, pod, *facts = self.scrapes.own_values(labels, ("namespace", "pod", *POD_FACTS))
             known = dict(zip(POD_FACTS, facts, strict=True))
+            if self.pods[namespace, pod].facts not in ({}, known):
+                self.renamed.add((namespace, pod))
             self.pods[namespace, pod] = self.pods[namespace, pod]._replace(facts=known)
         names = ("namespace", "pod", "label", "value")
         for labels, _ in part.pod_labels:
             *key, label, value = self.scrapes.own_values(labels, names)
-            labels_by_name = {**dict(self.pods[*key].labels), label: value}
+            before = dict(self.pods[*key].labels)
+            labels_by_name = {**before, label: value}
+            if before.get(label, value) != value:
+                self.renamed.add(tuple(key))
             self.pods[*key] = self.pods[*key]._replace(labels=tuple(sorted(labels_by_name.items())))
 
     def _doubles(self, part: ScrapedRange) -> Dropped:

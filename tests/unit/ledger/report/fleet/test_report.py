@@ -15,6 +15,7 @@ from gpuledger.ledger.report.fleet.scraped import (
     RESIDENT,
     LabelResolver,
     PeriodEnd,
+    Vector,
     node_of,
 )
 from gpuledger.ledger.report.formats import as_csv, as_json
@@ -210,6 +211,33 @@ def test_by_job_uses_the_pods_controller() -> None:
     made = [(scraped(namespace="ml", pod="t", pod_uid="u", controller_kind="Job", controller="train"), 1.0)]
     books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], pods=made)
     assert [line.key for line in books.report("job").lines] == [("ml", "train")]
+
+
+def made_by(controller: str) -> Vector:
+    """The info series of pod `t`, and its label series, with the controller as its team."""
+    names = {"namespace": "ml", "pod": "t", "pod_uid": f"of-{controller}"}
+    return [
+        (scraped(**names, controller_kind="StatefulSet", controller=controller), 1.0),
+        (scraped(**names, label="team", value=controller), 1.0),
+    ]
+
+
+@pytest.mark.parametrize("by", ["controller", "label:team"])
+@pytest.mark.parametrize("later", ["blue", "red"])
+def test_a_pod_name_that_was_used_again_with_other_facts_is_noted(by: str, later: str) -> None:
+    books = ScrapedFleet(watching("GPU-0"))
+    for number, controller in enumerate(("blue", later)):
+        info, label = made_by(controller)
+        joules = 1000 + 100 * number
+        books.day(
+            [(device("GPU-0"), joules, joules + 100)],
+            [(pod("GPU-0", "t"), joules - 1000, joules - 900)],
+            pods=[info] if by == "controller" else (),
+            pod_labels=[label] if by != "controller" else (),
+        )
+    found = books.report(by)
+    assert [(line.key[-1], line.millijoules) for line in found.lines] == [(later, 200_000)]
+    assert any(note.startswith("1 pod had other labels") for note in found.notes) == (later == "red")
 
 
 def test_by_gpu_uses_index_and_model_of_the_info_series() -> None:

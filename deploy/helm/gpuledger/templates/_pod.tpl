@@ -46,7 +46,13 @@ securityContext:
 nodeSelector:
   {{- . | nindent 2 }}
 {{- end }}
-{{- with $v.tolerations }}
+{{- $tolerations := $v.tolerations }}
+{{- if eq .mode "cronjob" }}
+{{- /* As pods of a DaemonSet: a cordoned node, of which work goes on, must not keep an old file. */}}
+{{- $cordoned := dict "key" "node.kubernetes.io/unschedulable" "operator" "Exists" "effect" "NoSchedule" }}
+{{- $tolerations = append (default list $tolerations) $cordoned }}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -19,6 +19,12 @@ from gpuledger.operator.spec import ExporterSpec
 # A failing pod restarts in place until the deadline: a Job that fails earlier would stop the pods on the
 # other nodes.
 _RETRIES_PER_NODE: Final = 6
+# As pods of a DaemonSet: a cordoned node, of which work goes on, must not keep an old file.
+_CORDONED: Final = {
+    "key": "node.kubernetes.io/unschedulable",
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +75,13 @@ def cron_job(naming: Naming, plan: JobPlan) -> Manifest:
     once = replace(naming, monitor=replace(naming.monitor, exporter=_running_once(naming.monitor.exporter)))
     labels = {**naming.labels("exporter"), JOB_PREFIX: name}
     spec = exporter_pod_spec(once, exporter_container(once), _job_affinity(naming, plan.nodes))
-    pods = {"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 5, **spec}
+    tolerations = [*spec.get("tolerations", ()), _CORDONED]
+    pods = {
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": 5,
+        **spec,
+        "tolerations": tolerations,
+    }
     annotations = restart_annotation_of(naming)
     return naming.object(
         naming.context.cron_job_version,

@@ -233,3 +233,16 @@ def test_a_policy_closes_the_pods_of_jobs() -> None:
     labels = objects[f"CronJob/{NAME}"]["spec"]["jobTemplate"]["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= labels.items()
     assert policy["ingress"] == []
+
+
+@pytest.mark.parametrize("tolerations", [None, [], [{"key": "gpu", "operator": "Exists"}]])
+def test_jobs_run_on_cordoned_nodes_as_daemon_sets_do(tolerations: list[Json] | None) -> None:
+    """Kubernetes adds the toleration to pods of DaemonSets: work goes on on a cordoned node."""
+    cordoned = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+    more = {} if tolerations is None else {"tolerations": tolerations}
+    jobs = cron_job(monitor(cronJob={"nodes": NODES}, **more))["jobTemplate"]
+    found = jobs["spec"]["template"]["spec"]["tolerations"]
+    values = {"mode": "cronjob", "cronjob": {"nodes": NODES}, **more}
+    assert found == chart.pod_spec(values)["tolerations"]
+    assert found[-1] == cordoned
+    assert tolerations is None or found[:-1] == tolerations

@@ -268,6 +268,25 @@ def test_a_monitor_uses_tls_and_the_password() -> None:
     assert set(found["basicAuth"]) == {"username", "password"}
 
 
+AGENT = {"agent": {"enabled": True, "config": {"remote_write": [{"url": "http://store/write"}]}}}
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
+@pytest.mark.parametrize(
+    "values",
+    [{"operator": {"enabled": True}}, {"mode": "none", **AGENT}, {"mode": "collect", **AGENT}],
+    ids=["operator", "agent", "agent beside a collector"],
+)
+def test_agent_and_operator_are_scraped_without_an_exporter_of_the_chart(values: Any, kind: str) -> None:
+    made = render({**values, kind: {"enabled": True}, "service": {"enabled": False}})
+    (monitor,) = [one for one in made if one["kind"] in ("ServiceMonitor", "PodMonitor")]
+    assert (monitor["kind"], monitor["metadata"]["name"]) == ("PodMonitor", "gpuledger-agents")
+    (pods,) = [one for one in made if one["kind"] in ("StatefulSet", "Deployment")]
+    labels = pods["spec"]["template"]["metadata"]["labels"]
+    for expression in monitor["spec"]["selector"]["matchExpressions"]:
+        assert labels[expression["key"]] in expression["values"]
+
+
 @pytest.mark.parametrize(("values", "of"), [(MONITORED, "Service"), (MATRIX["pod monitor"], "DaemonSet")])
 def test_a_monitor_selects_its_target(values: Any, of: str) -> None:
     (monitor,) = [item for item in render(values) if item["kind"] in ("ServiceMonitor", "PodMonitor")]

@@ -13,13 +13,14 @@
 {{- if and .jobs $v.dialect (without $v.dialect "process" "session") -}}
 {{- fail (printf "dialect: a CronJob supports only process and session, because the counters of %s need a program that keeps running; set mode to collect or daemonset" (join ", " (without $v.dialect "process" "session"))) -}}
 {{- end -}}
-{{- if and (ne .requestedMode "daemonset") (or $v.serviceMonitor.enabled $v.podMonitor.enabled) -}}
+{{/* With the agent or the operator, their own metrics are scraped. */}}
+{{- if and (ne .requestedMode "daemonset") (or $v.serviceMonitor.enabled $v.podMonitor.enabled) (not (or $v.agent.enabled $v.operator.enabled)) -}}
 {{- fail (printf "serviceMonitor.enabled, podMonitor.enabled: mode %s serves no metrics; set both to false and scrape node_exporter instead, or set mode to daemonset" .requestedMode) -}}
 {{- end -}}
 {{- if and $v.serviceMonitor.enabled $v.podMonitor.enabled -}}
 {{- fail "serviceMonitor.enabled, podMonitor.enabled: together they would scrape every pod twice; set one to false" -}}
 {{- end -}}
-{{- if and $v.serviceMonitor.enabled (not $v.service.enabled) -}}
+{{- if and $v.serviceMonitor.enabled (not $v.service.enabled) (eq .requestedMode "daemonset") -}}
 {{- fail "serviceMonitor.enabled: a ServiceMonitor needs service.enabled; set it to true, or set podMonitor.enabled instead" -}}
 {{- end -}}
 {{- if and $v.kubernetes.events (ne .mode "daemonset") -}}

@@ -50,14 +50,14 @@
 {{- if and $monitor.enabled $monitor.scrapeTimeout (not $monitor.interval) -}}
 {{- $warnings = append $warnings (printf "%s.interval is empty: if your Prometheus has an interval below %s.scrapeTimeout (%s), Prometheus Operator ignores the monitor." $key $key $monitor.scrapeTimeout) -}}
 {{- end -}}
-{{- if and $monitor.enabled (not $monitor.interval) (not (hasKey (include "gpuledger.flatConfig" $ | fromYaml) "energy.zero_hold")) -}}
+{{- if and $monitor.enabled (eq $.mode "daemonset") (not $monitor.interval) (not (hasKey (include "gpuledger.flatConfig" $ | fromYaml) "energy.zero_hold")) -}}
 {{- $warnings = append $warnings (printf "%s.interval is empty: if your Prometheus has an interval above 20s, set config.energy.zero_hold to it plus its timeout, or the first scrapes of a new node miss short jobs." $key) -}}
 {{- end -}}
-{{- if and $monitor.enabled (or $v.rules.enabled $v.dashboards.enabled) (or (not $monitor.honorLabels) $v.openshift.enabled) -}}
+{{- if and $monitor.enabled (eq $.mode "daemonset") (or $v.rules.enabled $v.dashboards.enabled) (or (not $monitor.honorLabels) $v.openshift.enabled) -}}
 {{- $why := ternary "is off" "has no effect in OpenShift's monitoring of user workloads" (not $monitor.honorLabels) -}}
 {{- $warnings = append $warnings (printf "%s.honorLabels %s: rules and dashboards then book what owners used to the exporter's pod. Use a Prometheus that honors labels." $key $why) -}}
 {{- end -}}
-{{- if and $monitor.enabled (eq (include "gpuledger.scheme" $) "https") (not $monitor.tlsConfig) -}}
+{{- if and $monitor.enabled (eq $.mode "daemonset") (eq (include "gpuledger.scheme" $) "https") (not $monitor.tlsConfig) -}}
 {{- $warnings = append $warnings (printf "%s.tlsConfig is empty: Prometheus scrapes pods by IP address, so it cannot verify their certificate; set ca and serverName." $key) -}}
 {{- end -}}
 {{- end -}}

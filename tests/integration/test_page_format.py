@@ -188,7 +188,7 @@ def test_a_connection_without_events_is_opened_again(
 
 @pytest.mark.parametrize("simulated", [True, False])
 def test_after_a_sleep_the_age_of_the_data_includes_it(tab: BrowserTab, simulated: bool) -> None:
-    """As in Chromium, whose performance clock stops while the computer sleeps."""
+    """In Chromium, the performance clock stops while the computer sleeps."""
     script = """async (simulated) => {
         const { LiveConnection } = await import('./page/live.js');
         const live = new LiveConnection({ snapshot() {}, state() {} });

@@ -107,6 +107,33 @@ def test_a_difference_between_counters_and_rows_is_shown(
     expect(tab.section("energy").locator(".sum")).to_contain_text(words)
 
 
+@pytest.mark.parametrize(
+    ("integrated", "words"),
+    [
+        (0, "and the GPUs' energy counters, to the millijoule"),
+        (
+            900,
+            "and the GPUs' energy counters and power readings (0.250 Wh are power summed over time), to the",
+        ),
+        (
+            3600,
+            "and the GPUs' power readings, summed over time (no energy counter was read), to the millijoule",
+        ),
+    ],
+)
+def test_energy_without_a_counter_is_called_power_summed_over_time(
+    tab: BrowserTab, integrated: int, words: str
+) -> None:
+    gpu = {
+        "millijoules": 3_600_000,
+        "integrated_joules": integrated,
+        "microseconds_by_account": {"idle": HOUR},
+    }
+    serve_energy(tab, energy(gpus=[gpu]))
+    tab.open()
+    expect(tab.section("energy").locator(".sum")).to_contain_text(words)
+
+
 def test_notes_of_the_energy_report_are_shown(tab: BrowserTab) -> None:
     serve_energy(tab, energy(notes=["The ledger begins at 09:12.", "Times 1.4 (pue)."]))
     tab.open()

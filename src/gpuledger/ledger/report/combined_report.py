@@ -146,6 +146,7 @@ def _sum_gpus(gpus: Iterable[GpuLine]) -> list[GpuLine]:
 
 def _sum_of_gpu(one: GpuLine, other: GpuLine) -> GpuLine:
     energies = [gpu.millijoules for gpu in (one, other) if gpu.millijoules is not None]
+    integrated = [gpu.integrated for gpu in (one, other) if gpu.integrated is not None]
     times = [gpu.observed for gpu in (one, other) if gpu.observed is not None]
     return replace(
         one,
@@ -153,6 +154,7 @@ def _sum_of_gpu(one: GpuLine, other: GpuLine) -> GpuLine:
         observed=sum(times, Fraction(0)) if times else None,
         accounts=dict(Counter(one.accounts) + Counter(other.accounts)),
         unwatched=one.unwatched + other.unwatched,
+        integrated=sum(integrated) if integrated else None,
     )
 
 

@@ -149,6 +149,7 @@ def _gpu(gpu: GpuLine) -> dict[str, Any]:
         "gpu": gpu.index,
         "model": gpu.model,
         "millijoules": gpu.millijoules,
+        "integrated_millijoules": gpu.integrated,
         "observed_hours": None if gpu.observed is None else _hours(gpu.observed),
         "microseconds_by_account": dict(sorted(gpu.accounts.items())),
         "watched_microseconds": gpu.watched,

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpuledger.ledger.report.grouping import Grouping
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.usage_report import UsageReport, sum_lines
+from gpuledger.ledger.report.usage_report import GpuLine, UsageReport, sum_lines
 
 # The key of all rows that are dropped. No name has this character.
 _HIDDEN: Final = ("\0others",)
@@ -32,5 +32,5 @@ def own_report(report: UsageReport) -> UsageReport:
     """
     lines = [line for line in report.lines if line.key != _HIDDEN]
     total = replace(sum_lines(lines, ("total",)), period=0, high=None)
-    gpus = [replace(gpu, millijoules=None, observed=None, accounts={}, unwatched=0) for gpu in report.gpus]
+    gpus = [GpuLine(gpu.uuid, gpu.index, gpu.model, None, None) for gpu in report.gpus]
     return replace(report, lines=lines, gpu_accounts=(), total=total, gpus=gpus, occupied=None, unbilled=())

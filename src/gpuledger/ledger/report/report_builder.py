@@ -151,6 +151,7 @@ def _line(
         estimated_microseconds=amount.estimated,
         uncut_microseconds=amount.uncut,
         methods=dict(amount.methods),
+        integrated=amount.integrated,
         # Energy that was not measured has no bound, and neither have the Gpus' own accounts.
         high=amount.high if is_owner and not unmetered else None,
         resident=amount.resident if is_owner else None,
@@ -260,6 +261,7 @@ def _gpu_lines(
                 observed=Fraction(amount.microseconds if amount else 0, MICRO) if known else None,
                 accounts=dict(tally.watched.get(uuid, {})),
                 unwatched=missed.get(uuid, 0),
+                integrated=(amount.integrated if amount else 0) if known else None,
             )
         )
     return sorted(lines, key=lambda gpu: (int(gpu.index or -1), gpu.uuid))

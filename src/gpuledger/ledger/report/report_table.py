@@ -275,7 +275,7 @@ def _number_notes(report: UsageReport) -> Iterator[str]:
 def _bar_notes(report: UsageReport, names: set[str], *, plain: bool) -> Iterator[str]:
     solid, shaded = _signs(plain=plain)
     how = "apportioned by activity, slices or equally"
-    if any(line.methods.get(INTEGRATED) for line in report.lines):
+    if any(line.integrated or line.methods.get(INTEGRATED) for line in report.lines):
         how += ", or integrated from power readings"
     if report.scraped:
         yield f"{solid} measured; {shaded} {how}."

@@ -30,7 +30,8 @@ _SLACK = 120
 class EnergyEntry(NamedTuple):
     """Millijoules of one Gpu over time with the same residents and method: one span, or spans of an hour.
 
-    `shares` has every resident, also those without energy. `microseconds` is the length.
+    `shares` has every resident, also those without energy. `microseconds` is the length. `is_integrated`: it
+    is power summed over time, because no counter was read.
     """
 
     uuid: str
@@ -40,6 +41,7 @@ class EnergyEntry(NamedTuple):
     unattributed: int
     unobserved: int
     shares: Collection[tuple[Party, int]]
+    is_integrated: bool = False
 
 
 class TimeEntry(NamedTuple):
@@ -65,6 +67,7 @@ class TimeEntry(NamedTuple):
 class Amount:
     """The sums of one row: microseconds, millijoules by method, charges by rate, seconds present, Sessions.
 
+    `integrated` are the millijoules that are power summed over time, whatever the method of their split.
     `high` is the upper bound of the energy. `resident`, `held`, `allocated`, `active` and `unknown` are
     seconds of whole Gpus, in which each second counts once; `old` are those of `unknown` that an earlier
     version recorded, in which an engine can have been busy.
@@ -74,6 +77,7 @@ class Amount:
     estimated: int = 0
     uncut: int = 0
     methods: Counter[str] = field(default_factory=Counter)
+    integrated: int = 0
     high: int = 0
     time_charges: Counter[Rate] = field(default_factory=Counter)
     energy_charges: Counter[Rate] = field(default_factory=Counter)
@@ -118,10 +122,12 @@ class Amount:
 class GpuAmount:
     """The energy of one Gpu: all its millijoules, those in its own accounts, and the time observed.
 
-    `metered` is the time of which the energy is in some account, in microseconds.
+    `metered` is the time of which the energy is in some account, in microseconds. `integrated` are those of
+    the millijoules that are power summed over time.
     """
 
     millijoules: int = 0
+    integrated: int = 0
     idle: int = 0
     unattributed: int = 0
     unobserved: int = 0
@@ -244,7 +250,9 @@ class Tally:
             shares[key] = shares.get(key, 0) + millijoules
         used = sum(shares.values())
         gpu.metered += energy.microseconds
-        gpu.millijoules += energy.idle + energy.unattributed + energy.unobserved + used
+        total = energy.idle + energy.unattributed + energy.unobserved + used
+        gpu.millijoules += total
+        gpu.integrated += total if energy.is_integrated else 0
         if energy.method != UNOBSERVED:
             gpu.microseconds += energy.microseconds
         # Unobserved energy has no residents and is part of no bound.
@@ -253,6 +261,7 @@ class Tally:
             amount = self.amounts[self._segment.period, key]
             amount.gpus.add(energy.uuid)
             amount.high += millijoules if energy.method == MEASURED else most
+            amount.integrated += millijoules if energy.is_integrated else 0
             self._charge_energy(amount, energy.uuid, energy.method, millijoules)
         own = (energy.idle, energy.unattributed, energy.unobserved)
         for account, millijoules in zip((IDLE, UNATTRIBUTED, UNOBSERVED), own, strict=True):

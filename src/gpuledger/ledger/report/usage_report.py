@@ -42,9 +42,9 @@ class ReportLine:
 
     Billed, so that rows sum to the total: `gpu_microseconds` of whole Gpus, of which
     `estimated_microseconds` rest on an allocation of unknown fraction, and `uncut_microseconds` (of idle)
-    belong to no MIG instance; `methods`, the millijoules by method; `time_charges` and `energy_charges`, what
-    is paid for by rate (with `price.idle: spread` also for a part of the idle time and energy); `grams` of
-    CO2.
+    belong to no MIG instance; `methods`, the millijoules by method, and `integrated`, those of owners that
+    are power summed over time, whatever the method; `time_charges` and `energy_charges`, what is paid for by
+    rate (with `price.idle: spread` also for a part of the idle time and energy); `grams` of CO2.
 
     Not additive, in seconds of whole Gpus, each second once per row: `resident`, `allocated`, `active` (an
     engine was busy), `held` (resident or allocated, and no engine was busy), `unknown` (neither is known:
@@ -67,6 +67,8 @@ class ReportLine:
     estimated_microseconds: int = 0
     uncut_microseconds: int = 0
     methods: Mapping[str, int] = field(default_factory=dict)
+    # A statement does not have it.
+    integrated: int = field(default=0, compare=False)
     high: int | None = None
     resident: Fraction | None = None
     held: Fraction | None = None
@@ -166,9 +168,10 @@ class UnbilledTime(NamedTuple):
 class GpuLine:
     """One Gpu: the millijoules in its own accounting, and the seconds in which its energy was observed.
 
-    Both are None if its energy was not measured. `accounts` are the microseconds that it was watched, by
-    account: owner, idle (with uncut), unattributed, unobserved, down. `unwatched` are those between its first
-    and last sight in the range in which it was not.
+    Both are None if its energy was not measured. `integrated` are those of the millijoules that are power
+    summed over time, because no energy counter was read; None if that is not known. `accounts` are the
+    microseconds that it was watched, by account: owner, idle (with uncut), unattributed, unobserved, down.
+    `unwatched` are those between its first and last sight in the range in which it was not.
     """
 
     uuid: str
@@ -178,6 +181,8 @@ class GpuLine:
     observed: Fraction | None
     accounts: Mapping[str, int] = field(default_factory=dict)
     unwatched: int = 0
+    # A statement does not have it.
+    integrated: int | None = field(default=None, compare=False)
 
     @property
     def watched(self) -> int:
@@ -331,6 +336,7 @@ def sum_lines(lines: Iterable[ReportLine], key: Key, account: str = PROCESS) -> 
         estimated_microseconds=sum(line.estimated_microseconds for line in summed),
         uncut_microseconds=sum(line.uncut_microseconds for line in summed),
         methods=methods,
+        integrated=sum(line.integrated for line in summed),
         time_charges=sum_charges(line.time_charges for line in summed),
         energy_charges=sum_charges(line.energy_charges for line in summed),
         unmetered=unmetered,

@@ -73,7 +73,7 @@ class EnergyIntervalReader:
 
     def _detailed(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[Interval]:
         place = self._account_place
-        for uuid, method, begins, ends, *accounts, numbers in self._history.spans(
+        for uuid, method, begins, ends, *accounts, _, numbers in self._history.spans(
             segment.since, segment.until
         ):
             shares = [(self._session(number), millijoules) for number, millijoules in numbers.items()]

@@ -52,19 +52,19 @@ _ENERGY_CHUNK = 960
 _TIME_CHUNK = 24
 
 _SPANS = """
-SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, session, millijoules
-    FROM spans LEFT JOIN shares ON span = number WHERE quarter >= ? AND quarter < ?
+SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, life IS NULL, session,
+    millijoules FROM spans LEFT JOIN shares ON span = number WHERE quarter >= ? AND quarter < ?
     ORDER BY quarter, number
 """
 # Hours with the same residents and method are summed: the bounds of the sum are the sum of the bounds.
 _HOURS = """
-SELECT uuid, method, residents, sum(microseconds), sum(idle), sum(unattributed), sum(unobserved)
-    FROM hours WHERE quarter >= ? AND quarter < ? GROUP BY uuid, method, residents
+SELECT uuid, method, life < 0, residents, sum(microseconds), sum(idle), sum(unattributed), sum(unobserved)
+    FROM hours WHERE quarter >= ? AND quarter < ? GROUP BY uuid, method, life < 0, residents
 """
 # The party comes first: numbers are compared faster than texts.
 _HOUR_SHARES = """
-SELECT uuid, method, residents, party, sum(millijoules) FROM hours JOIN hour_shares USING (number)
-    WHERE quarter >= ? AND quarter < ? GROUP BY party, residents, uuid, method
+SELECT uuid, method, life < 0, residents, party, sum(millijoules) FROM hours JOIN hour_shares USING (number)
+    WHERE quarter >= ? AND quarter < ? GROUP BY party, residents, uuid, method, life < 0
 """
 # Separate queries for both ends: each reads one row of an index.
 _BOUNDS = f"""
@@ -274,29 +274,32 @@ class History:
                 progress("energy", (last - since) / (until - since))
 
     def _detailed_energy(self, since: int, until: int) -> Iterator[EnergyEntry]:
-        for uuid, method, begins, ends, idle, unattributed, unobserved, shares in self.spans(since, until):
+        for *kind, idle, unattributed, unobserved, is_integrated, shares in self.spans(since, until):
+            uuid, method, begins, ends = kind
             parties = [(self.session(session), millijoules) for session, millijoules in shares.items()]
             length = microseconds(begins, ends)
-            yield EnergyEntry(uuid, method, length, idle, unattributed, unobserved, parties)
+            yield EnergyEntry(
+                uuid, method, length, idle, unattributed, unobserved, parties, bool(is_integrated)
+            )
 
     def spans(self, since: int, until: int) -> Iterator[tuple[Any, ...]]:
         """The spans of these quarters, in order.
 
         Each is the Gpu's uuid, the method, begin, end, the energy in the accounts idle, unattributed and
-        unobserved, and the shares by number of session.
+        unobserved, 1 if it was integrated from power, and the shares by number of session.
         """
         found = self.connection.execute(_SPANS, (since, until))
-        for (_, *span), rows in groupby(found, key=itemgetter(slice(8))):
+        for (_, *span), rows in groupby(found, key=itemgetter(slice(9))):
             yield (*span, {session: share for *_, session, share in rows if session is not None})
 
     def _folded_energy(self, since: int, until: int) -> Iterator[EnergyEntry]:
-        shares: dict[tuple[str, str, str], list[tuple[Party, int]]] = defaultdict(list)
+        shares: dict[tuple[str, str, int, str], list[tuple[Party, int]]] = defaultdict(list)
         for *together, party, millijoules in self.connection.execute(_HOUR_SHARES, (since, until)):
             shares[*together].append((self.party(party), millijoules))
         for row in self.connection.execute(_HOURS, (since, until)):
-            uuid, method, residents, length, idle, unattributed, unobserved = row
-            own = shares.get((uuid, method, residents), ())
-            yield EnergyEntry(uuid, method, length, idle, unattributed, unobserved, own)
+            uuid, method, life, residents, length, idle, unattributed, unobserved = row
+            own = shares.get((uuid, method, life, residents), ())
+            yield EnergyEntry(uuid, method, length, idle, unattributed, unobserved, own, bool(life))
 
     def times(
         self, since: int, until: int, settle: Callable[[], None], progress: Progress | None = None

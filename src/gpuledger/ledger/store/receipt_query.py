@@ -13,7 +13,6 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.host.time_zone import machine_time_zone, time_zone_name
-from gpuledger.ledger.energy.booking import INTEGRATED
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.owners import user_of
 from gpuledger.ledger.report.formats import rounded_row
@@ -193,7 +192,7 @@ class _ReceiptReader:
             hosts=host_rows(self._history, scope.node, begins, ends, self._is_own),
             bars=timeline.scale,
             advice=[],
-            notes=[*row_notes(report, row, unpriced), *([_ESTIMATE] if row.methods.get(INTEGRATED) else [])],
+            notes=[*row_notes(report, row, unpriced), *([_ESTIMATE] if row.integrated else [])],
         )
         receipt["advice"] = advise(receipt, scope.advice)
         return receipt

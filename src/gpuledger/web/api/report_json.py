@@ -163,6 +163,7 @@ def _gpu_fields(gpu: GpuLine) -> JsonObject:
         "name": gpu.model,
         "joules": joules(gpu.millijoules),
         "millijoules": gpu.millijoules,
+        "integrated_joules": joules(gpu.integrated),
         "observed_gpu_seconds": _rounded(gpu.observed),
         "watched_microseconds": gpu.watched,
         "unwatched_microseconds": gpu.unwatched,

@@ -279,6 +279,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 name=TEXT,
                 joules=or_null(JOULES),
                 millijoules=or_null(COUNT),
+                integrated_joules=described(
+                    or_null(JOULES),
+                    "Those that are power summed over time: no counter was read.",
+                ),
                 observed_gpu_seconds=or_null(POSITIVE),
                 watched_microseconds=described(COUNT, "The sum of `microseconds_by_account`."),
                 unwatched_microseconds=described(COUNT, "Between its first and last reading."),

@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from builders import gpu, instance, process
+from builders import gpu, instance, process, reading
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.report_keys import GROUPINGS
+from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report, build_reports
+from gpuledger.model import quantities as q
+from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
 from money_helpers import prices
@@ -152,3 +155,30 @@ def test_hours_of_an_earlier_version_obey_the_law(file: Path, tmp_path: Path) ->
         assert any("was recorded by an earlier version" in note for note in report.notes)
     # A second of an interval that was not measured, such as the first, was not watched.
     assert reports[0].watched == pytest.approx(report_of(file).watched, rel=0.02)
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_energy_that_is_power_summed_over_time_is_reported_of_each_gpu(
+    is_folded: bool, tmp_path: Path
+) -> None:
+    """Also where owners share the GPU: the method of their rows is then how the energy was split."""
+    run = Run(tmp_path)
+    for minute in range(240):
+        run.clock.advance(30.0)
+        readings = (
+            reading(A, process(A, 11, workload=TRAIN), values={q.ENERGY: minute * 900_000}),
+            reading(
+                B, process(B, 12, workload=CHAT), process(B, 13, workload=TRAIN), values={q.POWER: 200.0}
+            ),
+        )
+        at = run.clock.now_elapsed
+        run.ledger.post(Snapshot(run.clock.now_unix, at, SourceInfo("test"), readings, boot_id=run.boot))
+    run.store.close()
+    file = folded(run.store.file, run.clock.unix(), tmp_path / "folded.db") if is_folded else run.store.file
+    one, other = report_of(file).gpus
+    assert (one.uuid, one.integrated) == (A.uuid, 0)
+    assert (other.uuid, other.integrated) == (B.uuid, other.millijoules)
+    assert other.millijoules == pytest.approx(239 * 30 * 200_000)
+    assert "or integrated from power readings" in report_table(report_of(file), 0)
+    integrated = {line.key: line.integrated for line in report_of(file, by="pod").lines}
+    assert integrated == {("ml", "train"): other.millijoules / 2, ("web", "chat"): other.millijoules / 2}

@@ -246,7 +246,7 @@ def _unbilled(one: UnbilledTime, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _reconciliation(report: UsageReport) -> dict[str, Any]:
-    """The lines that add up to all time from the first to the last sight of each Gpu, and to its counter."""
+    """The lines that add up to all time from the first to the last sight of each Gpu, and to its energy."""
     unbilled = dict.fromkeys((UNOBSERVED, DOWN, UNWATCHED), 0)
     for one in report.unbilled:
         unbilled[one.account] = unbilled.get(one.account, 0) + one.microseconds

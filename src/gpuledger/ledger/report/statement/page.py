@@ -253,7 +253,7 @@ def _list(lines: Iterator[str] | Sequence[str], kind: str) -> str:
 
 def _gpus(statement: Statement) -> str:
     """The GPUs; of a large fleet, their sums by node and model."""
-    numbers = ("hours watched", "not watched", "kWh of its counter")
+    numbers = ("hours watched", "not watched", "kWh of the GPU")
     gpus, nodes = statement.report.gpus, statement.nodes
     if len(gpus) <= _MOST_GPUS:
         rows = [_gpu_row((gpu.index, gpu.model, gpu.uuid, nodes.get(gpu.uuid, "")), [gpu]) for gpu in gpus]

@@ -135,12 +135,22 @@ export function balanceText(answer, { columns, total }) {
   if (energy === null) return `These rows add up to the total of ${hours}. No GPU is measured: their energy is not known.`;
   if (millijoules !== energy) return `The rows add up to ${fixed(millijoules / 1000, 3)} J, not to the total of ${fixed(energy / 1000, 3)} J: please report this.`;
   const words = `${hours} and ${columns.energy.text(total.parts.energy)} ${columns.unit}`;
-  const apart = add(answer.gpus, (gpu) => gpu.millijoules) - energy;
+  const counted = add(answer.gpus, (gpu) => gpu.millijoules);
+  const apart = counted - energy;
+  const meters = metersText(answer, counted, columns);
   if (apart) {
-    return `These rows add up to the total of ${words}, but the GPUs' energy counters show ${fixed(Math.abs(apart) / 1000, 3)} J ${apart > 0 ? "more" : "less"}. The ledger does not balance.`;
+    return `These rows add up to the total of ${words}, but the GPUs' ${meters} show ${fixed(Math.abs(apart) / 1000, 3)} J ${apart > 0 ? "more" : "less"}. The ledger does not balance.`;
   }
-  const measured = answer.total.unmetered_gpus ? "energy counters of the measured GPUs" : "GPUs' energy counters";
+  const measured = answer.total.unmetered_gpus ? `${meters} of the measured GPUs` : `GPUs' ${meters}`;
   return `These rows add up to the total of ${words}, which equals all billed time of the GPUs, to the microsecond, and the ${measured}, to the millijoule.`;
+}
+
+/** What measured the GPUs: their energy counters, or for GPUs without a readable one their power, summed over time. */
+function metersText({ gpus, total }, counted, columns) {
+  const integrated = Math.round(1000 * gpus.reduce((sum, gpu) => sum + (gpu.integrated_joules ?? 0), 0));
+  if (!integrated) return "energy counters";
+  if (integrated >= counted) return "power readings, summed over time (no energy counter was read)";
+  return `energy counters and power readings (${energyScale(total.joules).write(integrated / 1000)} ${columns.unit} are power summed over time)`;
 }
 
 /** What is not in the total, and what it would have cost; empty if there is nothing. */

@@ -115,12 +115,16 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
     """The newer owner, without losing known names.
 
     A pod that is deleted before its process exits, or an owner index that starts empty again, removes no
-    name.
+    name. Two names of a pod are those of two pods: the name that an index has for its UID counts more than
+    the one of an Allocation, else the newer one.
     """
-    if before.kind in ("unknown", "user") or before.missing in PENDING_NAMES:
+    if before.kind in ("unknown", "user") or (before.missing in PENDING_NAMES and not before.pod):
         return now
     if now.kind in ("unknown", "user"):
         return before
+    if before.pod and now.pod and (before.namespace, before.pod) != (now.namespace, now.pod):
+        is_certain = before.found_by == "cgroup" != now.found_by and _is_same_process(before, now)
+        return before if is_certain else now
     if _has_lost_name(before, now):
         return before
     if not is_same_owner(before, now) or before.job != now.job:
@@ -130,16 +134,21 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
 
 
 def _has_lost_name(before: Workload, now: Workload) -> bool:
-    """Whether the newer owner is the same one without a name.
-
-    They are also compared by the ids in the cgroup: with its name, a static pod has another UID, and a pod
-    inside a pod has that of the outer one.
-    """
+    """Whether the newer owner is the same one without a name."""
     if now.missing in PENDING_NAMES or now.missing == "container_unnamed":
-        is_same = is_same_owner(before, now) or (before.ids == now.ids and any(now.ids))
+        if now.pod and not before.container:
+            return False
         # After a restart, the ids of what runs inside an owner are not known.
-        return is_same or before.missing == "inner_name"
+        return _is_same_process(before, now) or before.missing == "inner_name"
     return now.has_sluid and before.kind == now.kind and not before.has_sluid
+
+
+def _is_same_process(before: Workload, now: Workload) -> bool:
+    """Whether both are owners of a process with the same ids in its cgroup.
+
+    With its name, a static pod has another UID, and a pod inside a pod has that of the outer one.
+    """
+    return is_same_owner(before, now) or (before.ids == now.ids and any(now.ids))
 
 
 # Names that are kept when an owner index no longer has them.

@@ -31,6 +31,16 @@ def stored(owner: Workload) -> Workload:
     return owner_from_fields(owner_fields(owner))
 
 
+def allocated(pod: str, container: str) -> Workload:
+    """The owner of the same process by an Allocation, which has no UID."""
+    missing = "" if container else "container_name"
+    return replace(POD, pod=pod, container=container, found_by="pod_resources", missing=missing)
+
+
+NO_CONTAINER = replace(POD, container="", missing="container_name")
+INDEXED = replace(POD, found_by="cgroup")
+
+
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize(
     ("before", "now"),
@@ -44,6 +54,12 @@ def stored(owner: Workload) -> Workload:
         (WEB, replace(WEB, container=ID[:12], missing="container_unnamed")),
         (JOB, Workload("slurm", job="s5K1KKYAYG5D00", user="root")),
         (POD, Workload("user", user="root", missing="permission")),
+        (NO_CONTAINER, unnamed()),
+        (POD, NO_CONTAINER),
+        # The GPU was allocated to another pod meanwhile.
+        (INDEXED, allocated("next", "main")),
+        (INDEXED, allocated("next", "")),
+        (replace(INDEXED, container="", missing="container_name"), allocated("next", "main")),
         (POD, Workload(missing="exited")),
     ],
 )  # fmt: skip
@@ -64,6 +80,12 @@ def test_the_same_owner_without_a_name_takes_no_name_away(
         (unnamed(), POD),
         (OUTER, POD),
         (Workload("user", user="ann"), unnamed()),
+        # An Allocation that was over named the pod first.
+        (allocated("late", "main"), allocated("next", "")),
+        (allocated("late", "main"), INDEXED),
+        (allocated("late", "main"), replace(INDEXED, container="", missing="container_name")),
+        (INDEXED, replace(allocated("next", ""), pod_uid="9" + UID[1:], container_id="c" * 64)),
+        (NO_CONTAINER, POD),
     ],
 )
 def test_another_owner_and_a_better_name_replace_it(before: Workload, now: Workload) -> None:

@@ -211,6 +211,7 @@ JOB = SlurmJob("131", sluid="s5K1KKYAYG5D00", user="ann")
     ("cgroup", "known", "row"),
     [
         (in_pod(UID_A, "a"), OwnerFacts(Pods([RANK]), names_pods=True), "rank-a"),
+        (in_pod(UID_A, "c"), OwnerFacts(Pods([RANK]), names_pods=True), "rank-a"),
         (in_pod(HASH, "a"), OwnerFacts(Pods([STATIC]), names_pods=True), "static-n1"),
         (in_pod(UID_B, "b") + in_pod(UID_A, "a"), OwnerFacts(Pods([OUTER]), names_pods=True), "vc-server-0"),
         (f"/docker/{'c' * 64}{in_pod(UID_A, 'a')}", OwnerFacts(runtimes=(WEB,)), "web"),
@@ -230,6 +231,32 @@ def test_a_name_that_is_lost_remains(tmp_path: Path, cgroup: str, known: OwnerFa
     assert sum(billed(state).values()) == 119 and len(billed(state)) == len(held(state)) == 1
     assert UNNAMED not in billed(state)
     assert node.report("job" if known.jobs else "owner") == {row: (119, 0, 11800)}
+
+
+OF_NEXT = (has(replace(FIT, pod="next", container="a")), has(replace(FIT, pod="next", container="b")))
+
+
+def test_an_allocation_that_was_over_named_the_pod_first(tmp_path: Path) -> None:
+    """The kubelet is read every ten seconds; which container of the next pod it is, is not known."""
+    node = Machine(tmp_path, has(FIT))
+    node.ticks(5, A)
+    assert node.owners()[1] == ("pod", "fit-0", "")
+    node.allocations = OF_NEXT
+    node.ticks(60, A)
+    # In the first second, the GPU was allocated to the other one.
+    assert {name: row[0] for name, row in node.report().items()} == {"next": 63, "fit-0": 1}
+
+
+def test_a_pod_that_an_index_has_named_keeps_its_process_when_its_gpu_is_allocated_again(
+    tmp_path: Path,
+) -> None:
+    """A pod that is deleted by force can have a process for some time."""
+    node = Machine(tmp_path, facts=SHOP)
+    node.ticks(30, A)
+    node.facts, node.allocations = OwnerFacts(Pods([Pod("1f", "lab", "other")]), names_pods=True), OF_NEXT[:1]
+    node.ticks(30, A)
+    assert node.owners()[1] == ("pod", "rank-a", "")
+    assert {name: row[2] for name, row in node.report().items()} == {"rank-a": 5800, "next": 0}
 
 
 @pytest.mark.parametrize("gap", ["no list", "no GPU", "restart"])

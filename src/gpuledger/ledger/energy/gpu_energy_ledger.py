@@ -98,7 +98,7 @@ class GpuEnergyLedger:
     it move. `ended_load` is the driver load that a lower reading ended. `ghosts` are, by pid, processes of
     the last interval that were in no list. `metered_at` is the last reading of the counter or, without one,
     of power. `unread_since` is when the known counter was first missing beside a reading of power.
-    `excess_since` is when power began to be beyond what its limit allows.
+    `excess_since` is when power began to be beyond what its limit allows, `excess_at` when it last was.
     """
 
     gpu: Gpu
@@ -122,6 +122,7 @@ class GpuEnergyLedger:
     metered_at: float | None = None
     unread_since: float | None = None
     excess_since: float | None = None
+    excess_at: float = 0.0
 
     def __post_init__(self) -> None:
         # A known counter that fails after a restart is not a missing one.
@@ -225,8 +226,9 @@ class GpuEnergyLedger:
         if limit is None or power <= _POWER_LIMIT * limit:
             self.excess_since = None
             return False
-        if self.excess_since is None:
+        if self.excess_since is None or at - self.excess_at > LONGEST_INTERVAL:
             self.excess_since = at
+        self.excess_at = at
         is_excessive = at - self.excess_since <= LONGEST_INTERVAL
         if is_excessive and self.uses_power:
             self.invalid += 1
@@ -286,7 +288,7 @@ class GpuEnergyLedger:
             return self._freeze(now)
         if verdict.epoch_closed or (moved and not verdict.closes):
             # Avoid double counting: the counter already covers this energy.
-            self.integral = 0.0
+            self._restart_integral(now.at)
         return self._unobserved(verdict.tail, now.unix, before.epoch_number) + self._act(verdict, now)
 
     def _close_without_counter(self, now: _Tick) -> list[Posting]:
@@ -401,8 +403,14 @@ class GpuEnergyLedger:
             offset=self.sample_clock.offset or 0.0,
             ghosts=self.ghosts,
         )
-        self.integral = 0.0
+        self._restart_integral(now.at)
         self.began_unix = self.seen_unix = now.unix
+
+    def _restart_integral(self, at: float) -> None:
+        """Integrate from here on: not from an earlier reading of power, if there is none at this tick."""
+        self.integral = 0.0
+        if not self._knows_power(at):
+            self.power = None
 
     def _booked(self, now: _Tick, delta: int, *, integrated: bool) -> Posting:
         evidence = self.evidence

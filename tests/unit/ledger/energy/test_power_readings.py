@@ -105,14 +105,14 @@ def test_a_rejected_counter_is_logged_as_such_while_power_is_wrong_too(
     assert logged.startswith(f"the energy counter of GPU {CARD.uuid} read 10000000000 mJ")
 
 
-@pytest.mark.parametrize("what", ["a pause", "readings without power"])
+@pytest.mark.parametrize("what", ["a pause", "readings without power", "a suspend"])
 def test_nonsense_before_a_gap_does_not_make_that_after_it_true(what: str) -> None:
     bench = Bench(CARD, limit=LIMIT)
     for second, power in enumerate((WATTS, WATTS, 65_535.0)):
         bench.tick(float(second), None, [RESIDENT], power=power)
     if what == "a pause":
         bench.book.interrupt()
-    else:
+    elif what == "readings without power":
         for second in range(3, 100):
             bench.tick(float(second), None, [RESIDENT])
     for second in range(100, 111):

@@ -143,3 +143,12 @@ def test_the_energy_before_the_failure_is_booked_to_the_old_epoch() -> None:
     assert (tail.unobserved, tail.epoch_number) == (WATTS * 5 * J, 0)
     assert (bench.book.counter.opening, bench.book.counter.epoch_number) == (None, 1)
     assert joules(bench) == WATTS * 100
+
+
+@pytest.mark.parametrize("wrong", [None, 65_535.0], ids=["absent", "beyond the limit"])
+def test_power_that_was_not_read_while_the_counter_worked_counts_only_after_it(wrong: float | None) -> None:
+    bench = running()
+    run(bench, range(11, 41), true_counter, power=wrong)
+    run(bench, range(41, 45), no_counter, power=wrong)
+    run(bench, range(45, 201), no_counter)
+    assert joules(bench) == WATTS * 40 + WATTS * (200 - 45)

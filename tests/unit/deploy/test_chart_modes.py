@@ -228,6 +228,11 @@ WARNINGS: list[tuple[str, Any, str]] = [
         {"web": {"scheme": "https"}, "podMonitor": {"enabled": True}},
         "podMonitor.tlsConfig is empty",
     ),
+    (
+        "unknown alert",
+        {"rules": {"enabled": True, "disabled": ["GPUXidFatal", "GPUHeldIdel"]}},
+        "no alert has the name GPUHeldIdel,",
+    ),
     ("ignored", {"hostAccess": {"devices": True}}, "hostAccess is ignored"),
 ]
 

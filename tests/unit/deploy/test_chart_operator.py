@@ -44,6 +44,21 @@ def rules(values: Any) -> Iterator[tuple[str | None, Manifest]]:
                     yield one["metadata"].get("namespace"), rule
 
 
+@pytest.mark.parametrize(
+    ("values", "command"),
+    [
+        ({}, None),
+        ({"image": {"variant": "smi"}}, ["gpuledger"]),
+        ({"command": ["python3", "-m", "gpuledger"]}, ["python3", "-m", "gpuledger"]),
+    ],
+    ids=["default", "smi", "command"],
+)
+def test_the_operator_runs_in_every_image(values: Any, command: list[str] | None) -> None:
+    (deployment,) = of_kind("Deployment", {"operator": {"enabled": True}, **values})
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container.get("command") == command
+
+
 def test_with_the_operator_the_chart_creates_no_exporters_by_default() -> None:
     kinds = {one["kind"] for one in render(OPERATOR)}
     assert "Deployment" in kinds

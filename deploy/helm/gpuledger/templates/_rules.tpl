@@ -70,6 +70,23 @@ the dialect native
 {{- end -}}
 {{- end -}}
 
+{{/* The names in rules.disabled that no alert has, comma-separated. */}}
+{{- define "gpuledger.unknownAlerts" -}}
+{{- $known := list "GPUCountUnexpected" -}}
+{{- range $path, $_ := .Files.Glob "files/rules/*.yml" -}}
+{{- range ($.Files.Get $path | fromYaml).groups -}}
+{{- range .rules -}}
+{{- with .alert -}}{{- $known = append $known . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $unknown := list -}}
+{{- range .v.rules.disabled -}}
+{{- if not (has . $known) -}}{{- $unknown = append $unknown . -}}{{- end -}}
+{{- end -}}
+{{- join ", " $unknown -}}
+{{- end -}}
+
 {{/* Names of the alerts that need the dialect native, which is not scraped; empty if it is. */}}
 {{- define "gpuledger.omittedAlerts" -}}
 {{- if not (include "gpuledger.hasNative" .) -}}

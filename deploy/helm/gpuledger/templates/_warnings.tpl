@@ -84,6 +84,9 @@
 {{- $warnings = append $warnings (printf "dashboards: only the dialects %s are scraped; without native the panels are empty." $dialects) -}}
 {{- end -}}
 {{- end -}}
+{{- with and $v.rules.enabled (include "gpuledger.unknownAlerts" .) -}}
+{{- $warnings = append $warnings (printf "rules.disabled: no alert has the name %s, so nothing is omitted for it; see docs/alerts.md." .) -}}
+{{- end -}}
 {{- if $v.collection.image -}}
 {{- $warnings = append $warnings "collection.image is ignored; set image.repository and image.tag." -}}
 {{- end -}}

@@ -316,6 +316,21 @@ def test_a_report_and_a_receipt_say_that_energy_was_integrated_from_power(bench:
     assert found == {"user:mia": False, "user:tom": True}
 
 
+def test_a_receipt_and_an_explanation_say_it_also_where_energy_was_split(bench: Bench) -> None:
+    """The method of the row is then how it was split."""
+    second = process(OLD, 3, ticks=2, workload=MIA)
+    bench.run([ON_OLD, second, ON_NEW], {OLD: 100.0}, counters={NEW: 100_000})
+    found = {}
+    for who in ("user:mia", "user:tom"):
+        with closing(History(bench.store.file)) as history:
+            within = quarters(0, 2**32 // 900 * 900)
+            receipt = read_receipt(history, who, ReceiptScope(within, ENERGY, (), "", ADVICE, history.last))
+            explanation = explain_usage(history, who, ExplainScope(within, ENERGY))
+            notes = [*receipt["notes"], *explanation.notes]
+            found[who] = sum("integrated from power readings" in note for note in notes)
+    assert found == {"user:mia": 2, "user:tom": 0}
+
+
 def test_a_report_and_a_receipt_of_a_counter_do_not_mention_power_readings(bench: Bench) -> None:
     bench.run([ON_NEW], {}, counters={NEW: 100_000})
     assert "measured: alone" in (table := report_table(bench.report(), 0))

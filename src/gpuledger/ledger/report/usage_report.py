@@ -260,6 +260,10 @@ class UsageReport:
 # Gpus named in a note.
 _NAMED = 4
 _LEFT_OUT = "The total leaves out"
+_INTEGRATED = (
+    "Some or all of the energy is an estimate: it was integrated from power readings, because a GPU has no "
+    "energy counter, or one that stood still or could not be read."
+)
 
 
 def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[str, ...]:
@@ -289,7 +293,7 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
 
 
 def row_notes(report: UsageReport, line: ReportLine | None, unpriced: Collection[str] = ()) -> list[str]:
-    """The notes of a report that concern one row: without those on what other rows used.
+    """The notes of a report that concern one row, and one on its energy: without those on what others used.
 
     `unpriced` are the models of the GPUs of which the row has time without a price, if they are known.
     """
@@ -302,12 +306,13 @@ def row_notes(report: UsageReport, line: ReportLine | None, unpriced: Collection
         others.append(NO_TIME_PRICE)
     if not line.unpriced_millijoules:
         others.append(NO_ENERGY_PRICE)
-    return [
+    notes = [
         note
         for note in report.notes
         if not any(part in note for part in others)
         and not (unpriced and NO_TIME_PRICE in note and not any(model in note for model in unpriced))
     ]
+    return [*notes, *([_INTEGRATED] if line.integrated else [])]
 
 
 def _named(gpus: Sequence[GpuLine]) -> str:

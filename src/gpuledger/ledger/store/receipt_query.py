@@ -69,10 +69,6 @@ _MOST_OWNERS: Final = 12
 _MOST_PROCESSES: Final = 12
 # The key of the parties that are not of the receipt.
 _OTHERS: Final[Key] = ("",)
-_ESTIMATE: Final = (
-    "Some or all of the energy is an estimate: it was integrated from power readings, because a GPU has no "
-    "energy counter, or one that stood still or could not be read."
-)
 _OWNER_NAMES: Final = ("kind", "namespace", "pod", "container", "unit", "user", "job")
 
 
@@ -192,7 +188,7 @@ class _ReceiptReader:
             hosts=host_rows(self._history, scope.node, begins, ends, self._is_own),
             bars=timeline.scale,
             advice=[],
-            notes=[*row_notes(report, row, unpriced), *([_ESTIMATE] if row.integrated else [])],
+            notes=row_notes(report, row, unpriced),
         )
         receipt["advice"] = advise(receipt, scope.advice)
         return receipt

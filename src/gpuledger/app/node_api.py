@@ -17,8 +17,8 @@ from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
 from gpuledger.http.client_access import ClientAccessSettings, create_client_context, find_login
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
-from gpuledger.http.hosts import host_field, parse_http_url
-from gpuledger.http.openssl import ssl_reason
+from gpuledger.http.hosts import base_of_redirect, host_field, parse_http_url
+from gpuledger.http.openssl import certificate_remedy, ssl_reason
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import join_host_port, to_short_line
 
@@ -128,10 +128,8 @@ class NodeApiClient:
     def _describe(self, error: Exception) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
             why = to_short_line(error.verify_message or error)
-            return (
-                f"the certificate of {self.url} is not trusted ({why}): give the certificate of its CA with"
-                " --ca-file"
-            )
+            remedy = certificate_remedy(error, "give the certificate of its CA with --ca-file")
+            return f"the certificate of {self.url} is not trusted ({why}): {remedy}"
         if isinstance(error, ssl.SSLError):
             reason = ssl_reason(error, str(error))
             if "wrong version number" in reason or "record layer" in reason:
@@ -154,16 +152,20 @@ class NodeApiClient:
             remedy = f"give --user and --password-file, or user:password@ in {self.flag}"
             return f"{self.url} requires a login (401): {remedy}"
         if answer.status == 403:
-            return f"{self.url} denies access to this user (403)"
+            return f"{self.url} denies access to this user (403): log in with --user as one who may read it"
         location = answer.headers.get("location")
         if 300 <= answer.status < 400 and location:
-            return f"{self.url} redirects to {to_short_line(location)}: give that URL as {self.flag}"
+            target = to_short_line(base_of_redirect(location))
+            return f"{self.url} redirects to {target}: give that URL as {self.flag}"
         if answer.status == 404:
             return self._describe_not_found()
         if answer.status == 400 and not self._secure:
             return f"{self.url} rejects the request (400): try https:// in {self.flag}"
         _, message = json_error(answer.body)
-        return f"{self.url} answers {answer.status} to {self.page}" + (f": {message}" if message else "")
+        to = f" to {self.page}" if self.page else ""
+        if not message and (answer.status == 429 or answer.status >= 500):
+            message = "try again later, and check its log, and that of a proxy in between"
+        return f"{self.url} answers {answer.status}{to}: {message or self.advice}"
 
     def _describe_not_found(self) -> str:
         """A node without the web API, an older version, or a wrong path: the metrics page shows which."""
@@ -178,4 +180,4 @@ class NodeApiClient:
                 )
         if self._base:
             return f"there is no gpuledger at {self.url}: give --url without a path, such as http://node:9400"
-        return f"{self.url} answers, but not as a gpuledger that top supports: {self.advice}"
+        return f"{self.url} answers, but not as a gpuledger: {self.advice}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import ssl
 import zlib
 from collections.abc import Callable, Sequence
 from email.message import Message
@@ -17,9 +18,18 @@ from time import monotonic
 from typing import IO, Any, NoReturn, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlencode, urlunsplit
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import (
+    HTTPHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    Request,
+    build_opener,
+    getproxies,
+    proxy_bypass,
+)
 
-from gpuledger.http.hosts import parse_http_url
+from gpuledger.http.hosts import base_of_redirect, parse_http_url
+from gpuledger.http.openssl import certificate_remedy
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.text import to_short_line
 
@@ -173,8 +183,7 @@ class PrometheusClient:
             request = Request(self.url + path, urlencode(form).encode(), headers)
             status, received, body = self._exchange(request)
         except URLError as error:
-            reason = getattr(error.reason, "strerror", None) or error.reason
-            raise self._failed(f"cannot be reached ({to_short_line(reason)})", _START) from None
+            raise self._unreachable(error.reason) from None
         except TimeoutError:
             raise self._failed(f"did not answer within {self._timeout:g} s", _CHECK_LOAD) from None
         except (OSError, HTTPException) as error:
@@ -183,6 +192,18 @@ class PrometheusClient:
             # An invalid host name, an invalid proxy URL, or an invalid query.
             raise self._failed(f"cannot be queried ({to_short_line(error)})", _CORRECT_URL) from None
         return self._parse(status, received, body, parse_row)
+
+    def _unreachable(self, reason: object) -> GpuledgerError:
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            why = to_short_line(reason.verify_message or reason)
+            remedy = certificate_remedy(reason, "set SSL_CERT_FILE to the certificate of its CA")
+            return self._failed(f"has a certificate that is not trusted ({why})", remedy)
+        why = to_short_line(getattr(reason, "strerror", None) or reason)
+        scheme = self.url.partition(":")[0]
+        if scheme in getproxies() and not proxy_bypass(self.host):
+            remedy = f"correct {scheme}_proxy in the environment, or add the host to no_proxy"
+            return self._failed(f"cannot be reached through a proxy ({why})", remedy)
+        return self._failed(f"cannot be reached ({why})", _START)
 
     def _failed(self, why: str, remedy: str) -> GpuledgerError:
         return GpuledgerError(f"Prometheus at {self.url} {why}; {remedy}")
@@ -229,7 +250,8 @@ class PrometheusClient:
         location = headers.get("Location")
         if 300 <= status < 400 and location:
             raise GpuledgerError(
-                f"{self.url} redirects to {to_short_line(location)}; give that URL as --prometheus"
+                f"{self.url} redirects to {to_short_line(base_of_redirect(location))}; give that URL as "
+                "--prometheus"
             )
         try:
             answer = json.loads(self._decompress(body) if headers.get("Content-Encoding") == "gzip" else body)

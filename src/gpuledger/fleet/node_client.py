@@ -16,7 +16,7 @@ from gpuledger.host.files import file_signature
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_access import ClientAccessSettings, create_client_context, find_login
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
-from gpuledger.http.hosts import host_field
+from gpuledger.http.hosts import base_of_redirect, host_field
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import join_host_port, to_short_line
 
@@ -198,7 +198,8 @@ def describe_refusal(response: HttpResponse) -> tuple[str, str]:
     if status == 403:
         return f"the node denies access to this user (403){_reason(response)}", "login"
     if 300 <= status < 400 and location:
-        return f"the node redirects to {to_short_line(location)}: list that URL", "redirect"
+        target = to_short_line(base_of_redirect(location))
+        return f"the node redirects to {target}: list that URL", "redirect"
     if status == 404:
         reason = _reason(response) or ": it is older than this API, or serves no API (web.page: full)"
         return f"the node does not serve this (404){reason}", "old"

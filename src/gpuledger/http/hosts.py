@@ -146,3 +146,8 @@ def _is_address(host: str) -> bool:
     """Whether the host of a URL's authority is an IP address: IPv6 in brackets, IPv4 without."""
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     return (":" in bare) is (bare != host) and is_address(bare)
+
+
+def base_of_redirect(location: str) -> str:
+    """The URL to give instead, of the Location of a request to the API: the API's path is added again."""
+    return location.partition("/api/v1/")[0] or location

@@ -36,6 +36,20 @@ def load_cert_chain(context: ssl.SSLContext, certificate: str, key: str) -> None
         os.close(handle)
 
 
+# What to do about a certificate that no CA makes valid, by OpenSSL's code (x509_vfy.h).
+_RENEW: Final = "renew it there, or correct the clock of this machine"
+_USE_ITS_NAME: Final = "use a name or address of the certificate in the URL"
+_INVALID: Final = {9: _RENEW, 10: _RENEW, 62: _USE_ITS_NAME, 64: _USE_ITS_NAME}
+
+
+def certificate_remedy(error: Exception, otherwise: str) -> str:
+    """What to do about a certificate that was refused; `otherwise` if its CA is not trusted.
+
+    `error` is an ssl.SSLCertVerificationError.
+    """
+    return _INVALID.get(getattr(error, "verify_code", 0), otherwise)
+
+
 def ssl_reason(error: OSError, otherwise: str = "not understood") -> str:
     """OpenSSL's reason of an error, as words; `otherwise` without one."""
     return (getattr(error, "reason", None) or otherwise).lower().replace("_", " ")

@@ -318,10 +318,10 @@ def _not_connected(access: ApiServerAccess, error: Exception) -> str:
     # getattr instead of isinstance: ssl is imported lazily.
     verify_message = getattr(error, "verify_message", "")
     if verify_message:
-        return (
-            f"the certificate of {access.url} is not trusted ({verify_message}); set the CA that signed it "
-            "with --kubernetes-ca-file"
-        )
+        from gpuledger.http.openssl import certificate_remedy
+
+        remedy = certificate_remedy(error, "set the CA that signed it with --kubernetes-ca-file")
+        return f"the certificate of {access.url} is not trusted ({verify_message}); {remedy}"
     return (
         f"{access.url} cannot be reached ({_error_text(error)}); check that the API server runs and is "
         "reachable from this node, or set its URL with --kubernetes-api"

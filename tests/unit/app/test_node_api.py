@@ -137,9 +137,17 @@ ANSWERS = [
         b"",
         "redirects to https://elsewhere/: give that URL as --url",
     ),
+    (
+        302,
+        {"Location": "https://gw/n1/api/v1/snapshot?x=1"},
+        b"",
+        "redirects to https://gw/n1: give that URL",
+    ),
     (400, {}, b"Client sent an HTTP request to an HTTPS server.", "try https://"),
-    (404, {}, b"<html>", "not as a gpuledger that top supports"),
-    (500, {}, b"oops", "answers 500"),
+    (404, {}, b"<html>", "not as a gpuledger: is gpuledger serve running"),
+    (500, {}, b"oops", "answers 500 to /api/v1/snapshot: try again later, and check its log"),
+    (429, {}, b"", "answers 429 to /api/v1/snapshot: try again later"),
+    (405, {}, b"", "answers 405 to /api/v1/snapshot: is gpuledger serve running there"),
     (503, {}, b'{"error": {"code": "x", "message": "come\\u001b back"}}', "answers 503 to .*: come back"),
     (200, {}, b"<html>", "is not JSON"),
     (200, {}, b"[1]", "is not an object"),
@@ -253,6 +261,21 @@ def test_a_private_ca_without_key_usage_is_accepted_by_every_python(tmp_path: Pa
         api = NodeApiClient(f"https://localhost:{node.port}", access)
         assert api.snapshot() == json.loads(BODY)
         api.close()
+
+
+def test_the_remedy_of_a_certificate_fits_its_fault(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    remedies = {"stranger": "use a name or address of the certificate", "server": "--ca-file"}
+    for name, remedy in remedies.items():
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.crt(name), certificates.key(name))
+        # Of the server's certificate, the CA is missing.
+        trusted = certificates.crt("stranger" if name == "server" else name)
+        with scripted(lambda _: Answer(BODY.decode(), "application/json"), context) as node:
+            url = f"https://localhost:{node.port}"
+            api = NodeApiClient(url, NodeAccessSettings(ca_file=str(trusted)))
+            with pytest.raises(GpuledgerError, match=rf"^the certificate of .* is not trusted \(.*{remedy}"):
+                api.snapshot()
 
 
 def test_an_invalid_host_name_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
+from certificates import Certificates
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.cli.main import main
 from gpuledger.model.checks import split_remedy
 from gpuledger.model.errors import GpuledgerError, UsageError
+from scripted_target import Answer, scripted
 
 VECTOR = {
     "status": "success",
@@ -131,6 +135,7 @@ def test_credentials_from_url_or_header_are_sent_but_in_no_error() -> None:
         ),
         ({"status": "error", "error": "x" * 5000}, 400, {}, "rejects the query: error: xxx"),
         (b"", 302, {"Location": "https://elsewhere/"}, "redirects to https://elsewhere/"),
+        (b"", 302, {"Location": "https://h/prom/api/v1/query"}, "redirects to https://h/prom; give that URL"),
         (b"", 403, {}, "denies access (403)"),
         (b"", 302, {"Location": "http://[::1"}, "redirects to http://[::1; give that"),
         (b"", 307, {"Location": "http://h/" + "x" * 5000}, "redirects to http://h/xxx"),
@@ -335,3 +340,23 @@ def test_a_prometheus_without_gpuledger_metrics_is_an_error(capsys: pytest.Captu
     assert all(
         form["query"][0].startswith(("gpuledger_ticks_total[", "count(")) for _, _, form in real.requests
     )
+
+
+def test_the_certificate_of_a_prometheus_has_a_remedy(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
+    with scripted(lambda _: Answer("{}", "application/json"), context) as server:
+        client = PrometheusClient(f"https://localhost:{server.port}")
+        with pytest.raises(GpuledgerError, match=r"that is not trusted \(.*\); set SSL_CERT_FILE to"):
+            client.query_vector("up", 1.0)
+
+
+def test_a_proxy_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with pytest.raises(
+        GpuledgerError, match=r"through a proxy \(.*\); correct http_proxy in the environment, or"
+    ):
+        PrometheusClient("http://prometheus.example:9090").query_vector("up", 1.0)

@@ -118,7 +118,7 @@ def test_a_huge_answer_is_bounded(speak: Speak) -> None:
     [
         (response(b"", "401 Unauthorized"), "login", "requires a login"),
         (
-            response(b"", "302 Found", "Location: https://gw/x"),
+            response(b"", "302 Found", "Location: https://gw/x/api/v1/snapshot"),
             "redirect",
             "redirects to https://gw/x: list that",
         ),

@@ -18,6 +18,8 @@ from gpuledger.model.errors import GpuledgerError
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
 
+# A range without a beginning begins at 0, or at the first full hour after it in some time zone.
+_BEGINNING = 2 * 86_400 // QUARTER
 # Far after all data: the year 9987.
 _END = 253_000_000_000 // QUARTER
 _BY_QUARTER = ("spans", "hours", "hour_times", "time_spans", "hour_gpu_time")
@@ -90,12 +92,13 @@ def require_watched_range(history: History, since: int, until: int, zone: tzinfo
     if _is_watched(history, since, until):
         return
     before, after = _end_before(history, since), _begin_after(history, until)
-    between = " to ".join(format_local_time(quarter * QUARTER, zone) for quarter in (since, min(until, _END)))
+    begins, ends = (format_local_time(quarter * QUARTER, zone) for quarter in (since, min(until, _END)))
+    when = f"before {ends}" if since < _BEGINNING else f"from {begins} to {ends}"
     known = [] if before is None else [f"ends at {format_local_time(before, zone)}"]
     if after is not None:
         known.append(f"{'continues' if known else 'begins'} at {format_local_time(after, zone)}")
     raise NothingWatched(
-        f"nothing was watched from {between}: {history.file} {' and '.join(known) or 'has other times only'}",
+        f"nothing was watched {when}: {history.file} {' and '.join(known) or 'has other times only'}",
         in_range=True,
     )
 

@@ -158,6 +158,16 @@ def test_a_range_without_data_names_the_nearest_data(
         assert bool(known) == ("nothing was watched from" in line)
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_a_range_without_a_beginning_does_not_begin_in_1970(gap: tuple[Path, Path], zone: str) -> None:
+    requested = RequestedRange(0.0, HOUR * (FIRST - 24.0), "", "--until 4", ZoneInfo(zone))
+    for file in gap:
+        with closing(History(file)) as history, pytest.raises(NothingWatched) as refused:
+            resolve_watched_range(history, requested)
+        assert str(refused.value).startswith("nothing was watched before 2023-11-1")
+        assert ".db begins at 2023-11-1" in str(refused.value)
+
+
 def test_a_requested_range_without_data_is_named_in_its_time_zone(gap: tuple[Path, Path]) -> None:
     ends = (HOUR * (FIRST + 3.0), HOUR * (FIRST + 4.0))
     requested = RequestedRange(*ends, "--since 3", "--until 4", ZoneInfo("Asia/Kolkata"))

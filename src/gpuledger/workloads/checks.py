@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from gpuledger.model.checks import Check, Finding, Subject, warning, works
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Snapshot
 
 _OWNERS: Final = Subject("owners", "owners of processes")
@@ -74,10 +75,19 @@ def _check_owners(snapshot: Snapshot | None) -> Iterator[Finding]:
         why, remedy = REASONS.get(reason, ("", "see docs/troubleshooting.md"))
         word = "process" if number == 1 else "processes"
         yield warning(f"{_OWNERS.check}.{reason}", _OWNERS.what, f"{number} {word} {why} ({reason})", remedy)
-    # A pod's user is one of its containers, and is not exported.
-    numbers = {owner.user for owner in owners.values() if owner.kind != "pod" and owner.user.isdigit()}
+    numbers = {process.workload.user for process in snapshot.processes if _has_number_only(process)}
     if numbers:
         yield _numbers_only(sorted(numbers, key=int))
+
+
+def _has_number_only(process: GpuProcess) -> bool:
+    owner, host = process.workload, process.host
+    if owner.kind == "pod" or not owner.user.isdigit():
+        # A pod's user is one of its containers, and is not exported.
+        return False
+    # Some sites give their users numbers as names.
+    is_name = host.user == owner.user and host.uid is not None and str(host.uid) != host.user
+    return not is_name
 
 
 def _numbers_only(uids: Sequence[str]) -> Finding:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builders import gpu, process, reading, snapshot
@@ -39,3 +41,11 @@ def test_doctor_says_that_users_have_only_numbers(owners: list[Workload], why: s
     named = [one for one in lines if one.check == "owners.user_names"]
     assert [one.verdict for one in named] == [Verdict.WARNING] * bool(why)
     assert all(why in one.why and "--name-service true" in one.remedy for one in named)
+
+
+@pytest.mark.parametrize(("uid", "user", "number"), [(5001, "20231234", False), (812345, "812345", True)])
+def test_a_user_with_a_number_as_name_has_a_name(uid: int, user: str, number: bool) -> None:
+    one = process(gpu(0), 1, workload=Workload("user", user=user))
+    one = replace(one, host=replace(one.host, uid=uid, user=user))
+    lines = run_checks(owner_checks(lambda: snapshot(reading(gpu(0), one)), ()))
+    assert any(line.check == "owners.user_names" for line in lines) is number

@@ -25,6 +25,11 @@ _REASONS: Final = {
         "requires a reset",
         "stop its processes and run `nvidia-smi --gpu-reset -i {gpu}` as root, or reboot",
     ),
+    "NOT_FOUND": DownReason(
+        "is not listed by the driver any more",
+        "look for Xid 79 in the kernel log and the card in lspci; if it was removed or given to a virtual "
+        "machine on purpose, restart gpuledger",
+    ),
     "UNKNOWN": DownReason(
         "reports only errors",
         "look for NVRM and Xid lines in the kernel log (dmesg); reset the GPU or reboot",

@@ -145,7 +145,9 @@ def test_gpus_that_a_cut_output_lacks_are_not_known_to_be_gone() -> None:
     assert snapshot.devices_failed
 
 
-@pytest.mark.parametrize("reason", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION", "TIMEOUT"])
+@pytest.mark.parametrize(
+    "reason", ["GPU_IS_LOST", "RESET_REQUIRED", "NOT_FOUND", "UNKNOWN", "NO_PERMISSION", "TIMEOUT"]
+)
 def test_each_reason_has_words_and_a_remedy(reason: str) -> None:
     assert describe_down(reason) and down_remedy(reason)
     assert "{" not in down_remedy(reason, "0000:65:00.0")

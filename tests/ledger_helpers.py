@@ -105,6 +105,14 @@ class Run:
         self.store._connection = None
 
 
+def as_simulated(file: Path, target: Path) -> Path:
+    """Move the ledger to another file, and make it one of a simulator."""
+    file.rename(target)
+    with closing(sqlite3.connect(target)) as books, books:
+        books.execute("REPLACE INTO meta VALUES ('ledger', ?)", (target.stem,))
+    return target
+
+
 def close_file(store: Store) -> None:
     """Close the file as it is, without a clean stop."""
     if store._connection is not None:

@@ -17,13 +17,14 @@ from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.schema import LEDGER_NAME, meta_value
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, find_state_dir
 from gpuledger.ledger.store.watched_range import require_watched_time
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
 
 # The ledger of measured data. Ledgers of simulators and recordings are named after their source.
-_MEASURED = "gpuledger.db"
+_MEASURED = "gpuledger"
 
 
 class LedgerForbidden(GpuledgerError):
@@ -88,20 +89,21 @@ def _forbidden(place: Path) -> LedgerForbidden:
 def _file(place: Path) -> Path:
     if place.is_file():
         return place
-    if (place / _MEASURED).exists():
-        return place / _MEASURED
+    measured = place / f"{_MEASURED}.db"
+    if measured.exists():
+        return measured
     simulated = sorted(place.glob("*.db"))
     if len(simulated) > 1:
         names = ", ".join(file.name for file in simulated)
         raise GpuledgerError(
             f"{place} has several ledgers ({names}): name one, as in --state-dir {simulated[0]}"
         )
-    return simulated[0] if simulated else place / _MEASURED
+    return simulated[0] if simulated else measured
 
 
 def is_simulated(history: History) -> bool:
-    """Whether the ledger's data come from a simulator or a recording."""
-    return history.file.name != _MEASURED
+    """Whether the ledger's data come from a simulator or a recording. A backup can have any name."""
+    return (meta_value(history.connection, LEDGER_NAME) or history.file.stem) != _MEASURED
 
 
 def node_of_ledger(history: History, values: Mapping[str, Any]) -> str:

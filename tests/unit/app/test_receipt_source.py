@@ -16,7 +16,7 @@ from gpuledger.ledger.store.history import History
 from gpuledger.model.access import Reader
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import Workload
-from ledger_helpers import UNIX, Run
+from ledger_helpers import UNIX, Run, as_simulated
 from receipt_helpers import receipt
 
 CARD = gpu(0)
@@ -32,9 +32,8 @@ def history(tmp_path: Path) -> Iterator[History]:
         here = [process(CARD, 10 + place, workload=one) for place, one in enumerate((DAN, MIRA))]
         run.tick({CARD: minute * 10_000_000}, here, seconds=60.0)
     run.store.close()
-    # A file of another name is a simulator's: it has a separate time.
-    run.store.file.rename(tmp_path / "simulator.db")
-    with closing(History(tmp_path / "simulator.db")) as opened:
+    # That of a simulator has a separate time.
+    with closing(History(as_simulated(run.store.file, tmp_path / "simulator.db"))) as opened:
         yield opened
 
 

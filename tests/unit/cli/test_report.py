@@ -20,7 +20,7 @@ from gpuledger.cli.main import main
 from gpuledger.ledger.report.formats import format_time
 from gpuledger.ledger.store.schema import MIGRATIONS
 from gpuledger.model.workload import Allocation, Workload
-from ledger_helpers import UNIX, Run, rows
+from ledger_helpers import UNIX, Run, as_simulated, rows
 from report_helpers import folded
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
@@ -214,7 +214,7 @@ def test_a_simulated_ledger_is_marked(
     books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sim").mkdir()
-    (books / "gpuledger.db").rename(tmp_path / "sim" / "simulator-k8s-node.db")
+    as_simulated(books / "gpuledger.db", tmp_path / "sim" / "simulator-k8s-node.db")
     # The current time of a simulated ledger is its end.
     assert main(["report", "--state-dir", str(tmp_path / "sim"), "--since", "2h"]) == 0
     out, error = capsys.readouterr()

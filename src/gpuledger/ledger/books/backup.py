@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gpuledger.ledger.books.exporting import books_id
 from gpuledger.ledger.books.work_folder import work_folder
 from gpuledger.ledger.store.read_only_file import open_read_only
-from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, MIGRATIONS, meta_value
+from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, LEDGER_NAME, MIGRATIONS, meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.model.errors import GpuledgerError
 
@@ -45,7 +45,7 @@ def back_up_ledger(file: Path, target: Path) -> BackupFacts:
             written = folder / "copy.db"
             # Before SQLite creates it: as readable as the ledger, for its owner only.
             written.touch(mode=0o600)
-            _copy(source, written)
+            _copy(source, written, file.stem)
             _verify(written, books, last)
             with written.open("rb") as opened:
                 os.fsync(opened.fileno())
@@ -67,7 +67,7 @@ def _last_posting(connection: sqlite3.Connection) -> float:
     return 0.0 if found is None else float(found)
 
 
-def _copy(source: sqlite3.Connection, written: Path) -> None:
+def _copy(source: sqlite3.Connection, written: Path, name: str) -> None:
     with _writable(written) as copy:
         source.backup(copy, pages=_PAGES)
         # One file, without a write-ahead log beside it.
@@ -75,6 +75,8 @@ def _copy(source: sqlite3.Connection, written: Path) -> None:
         # Exported counters may be ahead of a backup: where it is restored, they begin at 0 again.
         copy.execute("REPLACE INTO meta VALUES ('clean', 0)")
         copy.execute("REPLACE INTO meta VALUES ('boot_id', '')")
+        # A ledger that an earlier version wrote has only the name of its file.
+        copy.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (LEDGER_NAME, name))
 
 
 @contextmanager

@@ -25,6 +25,8 @@ ACTIVITY_FROM = "activity_from"
 USAGE_FROM = "usage_from"
 # Identifies the ledger, whatever its file and its node are called.
 BOOKS_ID = "books_id"
+# The name that `serve` gave the ledger, which says whether its data are measured: a backup has another one.
+LEDGER_NAME = "ledger"
 # The node's name when `serve` last opened the ledger.
 NODE_NAME = "node"
 # Seconds for which new series are exported as 0.

@@ -21,6 +21,7 @@ from gpuledger.ledger.store.schema import (
     BEGUN,
     BOOKS_ID,
     CREATED,
+    LEDGER_NAME,
     MIGRATIONS,
     NODE_NAME,
     ZERO_HOLD,
@@ -317,7 +318,7 @@ class Store:
         self.was_replaced = False
 
     def _begin_run(self, connection: sqlite3.Connection, unix: float) -> None:
-        meta = [("clean", 0), ("boot_id", self._boot_id)]
+        meta = [("clean", 0), ("boot_id", self._boot_id), (LEDGER_NAME, self.file.stem)]
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (BEGUN, unix))
         if not self._continues_counters:

@@ -217,7 +217,8 @@ class SmiSource:
         """Add known GPUs that nothing mentions as down, unless another one is in their slot now."""
         slots = {parsed.gpu.pci_bus_id for parsed in parsed_gpus.values()}
         for uuid, known in self._known.items():
-            if uuid not in parsed_gpus and (not known.gpu.pci_bus_id or known.gpu.pci_bus_id not in slots):
+            is_replaced = bool(known.gpu.pci_bus_id) and known.gpu.pci_bus_id in slots
+            if uuid not in parsed_gpus and not is_replaced and is_selected(known.gpu, self._devices):
                 self._complete = False
                 detail = f"GPU {known.gpu.index} ({uuid}) was here and is not in the output any more"
                 findings.note("devices", "NOT_FOUND", detail, known.gpu)

@@ -124,6 +124,17 @@ def test_a_gpu_that_vanishes_without_a_word_is_down_until_it_is_back(count: int)
     assert not snapshot.devices_failed
 
 
+def test_a_gpu_that_vanishes_and_is_not_selected_is_no_failure() -> None:
+    run = Recorded("cards")
+    smi = source(run, SECOND)
+    smi.read(ALL)
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    run.instead["xml"] = (XML[:start] + XML[end:]).replace("<attached_gpus>2<", "<attached_gpus>1<")
+    snapshot = smi.read(ALL)
+    assert [(reading.device.uuid, reading.up) for reading in snapshot.readings] == [(SECOND, True)]
+    assert (snapshot.devices_failed, snapshot.failures) == (False, ())
+
+
 def test_a_gpu_with_another_one_in_its_slot_was_replaced() -> None:
     run = Recorded("cards")
     smi = source(run)

@@ -275,8 +275,9 @@ def _nothing(found: NodeExports, picture: FleetPicture) -> str:
         return f"the fleet has no nodes{why}"
     if found.missing:
         first = found.missing[0]
-        return (
-            f"no node of the fleet sent its rows: {first.node.name}: {first.reason}"
-            f"{f', and {len(found.missing) - 1} more' if len(found.missing) > 1 else ''}"
-        )
+        more = f", and {len(found.missing) - 1} more" if len(found.missing) > 1 else ""
+        why = f"{first.node.name}: {first.reason}{more}"
+        if found.empty:
+            return f"nothing was watched in this range on the nodes that sent their rows; the others: {why}"
+        return f"no node of the fleet sent its rows: {why}"
     return f"nothing was watched in this range on any of the {len(picture.nodes)} nodes of the fleet"

@@ -24,8 +24,10 @@ from gpuledger.app.logs import configure_logging
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.config.commands import FREE_GROUPS
 from gpuledger.config.free import FreeSettings
+from gpuledger.config.load import settings_of
+from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.host.settings import configured_time_zone
+from gpuledger.host.settings import TimeZoneSettings, configured_time_zone
 from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.device_choice import visibility_variable
 from gpuledger.ledger.report.ranges import require_words
@@ -112,6 +114,10 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str] | None
     return words[:place], words[place + 1 :]
 
 
+# Groups that matter for the GPUs of a fleet. The others say how this machine is read.
+_OF_FLEET: Final = (FreeSettings, ClientAccessSettings, FleetUrlSettings, LogSettings, TimeZoneSettings)
+
+
 def _check_flags(settings: FreeSettings, flags: Collection[str], command: Sequence[str] | None) -> None:
     """Raise UsageError for flags without an effect."""
     if settings.env and command is not None:
@@ -127,6 +133,12 @@ def _check_flags(settings: FreeSettings, flags: Collection[str], command: Sequen
     is_listing = not settings.env and command is None and not settings.release
     if "top.fleet" in flags and not is_listing:
         raise UsageError("--fleet shows the GPUs of all nodes; take one on its node: ssh NODE gpuledger free")
+    if "top.fleet" in flags:
+        of_fleet = settings_of(_OF_FLEET).keys() - {"free.for"}
+        for key in flags:
+            if key not in of_fleet:
+                flag = settings_of(FREE_GROUPS.values())[key].flags[0]
+                raise UsageError(f"{flag} has no effect on what --fleet shows: omit it")
     if settings.release and (settings.env or command is not None):
         other = "--env" if settings.env else "a command"
         raise UsageError(f"--release and {other} exclude each other: release first, then take")

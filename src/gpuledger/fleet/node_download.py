@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from gpuledger.fleet.node_client import NodeClient, NodeRequestFailed, describe_refusal, refusal_error
+from gpuledger.http.async_client import connect_failure
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, ResponseParser
 from gpuledger.http.routes import Response, ResponseStream
 from gpuledger.web.api.responses import ApiError
@@ -36,7 +37,8 @@ async def _open_download(client: NodeClient, path: str) -> Response:
     except TimeoutError:
         raise NodeRequestFailed(f"no connection within {_CONNECT:g} s", "connect") from None
     except (OSError, UnicodeError) as error:
-        raise NodeRequestFailed(f"cannot connect: {error}", "connect") from None
+        failure = connect_failure(client.address.host, error)
+        raise NodeRequestFailed(str(failure), failure.kind) from None
     download = NodeDownload(reader, writer)
     try:
         writer.write(client.encode_request(path))

@@ -92,19 +92,23 @@ class HttpClient:
                     self.port,
                     happy_eyeballs_delay=connection_attempt_delay(host),
                 )
-        except (socket.gaierror, UnicodeError):
-            # UnicodeError: a label of the name is empty or too long.
-            raise HttpRequestFailed(f"cannot resolve the host {host}", "connect") from None
-        except OSError as error:
-            raise HttpRequestFailed(f"cannot connect: {_connect_failure_reason(error)}", "connect") from None
+        except (OSError, UnicodeError) as error:
+            raise connect_failure(host, error) from None
         return connection
 
 
-def _connect_failure_reason(error: OSError) -> str:
-    """Return the text of errno; asyncio joins failures of several addresses into one without errno."""
+def connect_failure(host: str, error: OSError | UnicodeError) -> HttpRequestFailed:
+    """The failure of a connection to a host, in words without Python's."""
+    # UnicodeError: a label of the name is empty or too long.
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return HttpRequestFailed(f"cannot resolve the host {host}", "connect")
+    if isinstance(error, ssl.SSLError):
+        return _tls_failure(error)
+    # asyncio joins failures of several addresses into one without errno.
+    reason = os.strerror(error.errno).lower() if error.errno else str(error)
     if isinstance(error, TimeoutError) and not error.errno:
-        return "timed out"
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+        reason = "timed out"
+    return HttpRequestFailed(f"cannot connect: {reason}", "connect")
 
 
 def _tls_failure(error: ssl.SSLError) -> HttpRequestFailed:

@@ -234,6 +234,10 @@ def test_without_any_row_the_reason_is_an_error(lab: Lab) -> None:
         lab.archives[key] = NodeBooksRefused("nothing", "not_watched")
     with pytest.raises(GpuledgerError, match="nothing was watched in this range on any of the 3 nodes"):
         lab.report()
+    del lab.archives["http://node-3:9400"]
+    match = "nothing was watched in this range on the nodes that sent their rows; the others: node-3: "
+    with pytest.raises(GpuledgerError, match=match):
+        lab.report()
     lab.archives.clear()
     with pytest.raises(GpuledgerError, match=r"no node of the fleet sent its rows: node-1: .*, and 2 more"):
         lab.report()

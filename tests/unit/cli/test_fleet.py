@@ -27,6 +27,8 @@ from gpuledger.cli.main import main
         (["top", "--fleet", "lab", "--gpu", "1"], "--gpu is for one node"),
         (["top", "--fleet", "lab", "--sort", "watts"], "--sort is for one node"),
         (["top", "--fleet", "lab", "--url", "gpu-1"], "--fleet and --url exclude each other"),
+        (["free", "--fleet", "lab", "--devices", "0"], "--devices has no effect on what --fleet shows"),
+        (["free", "--fleet", "lab", "--for", "5m"], "--for has no effect on what --fleet shows"),
         (["top", "--fleet", "lab", "--devices", "0"], "--devices is for reading this machine"),
         (["top", "--url", "gpu-1", "--source", "simulator"], "--source is for reading this machine"),
         (["top", "--url", "gpu-1", "--command-lines", "all"], "--command-lines is for reading this machine"),

@@ -234,7 +234,9 @@ def test_a_node_that_is_gone_is_an_error_of_the_fleet() -> None:
         return await open_download(NodeClient(NodeAddress("http", "127.0.0.1", 1), OPEN, 5.0), "/x")
 
     found = asyncio.run(use())
-    assert (found.status, json.loads(found.body)["error"]["code"]) == (502, "connect")
+    error = json.loads(found.body)["error"]
+    assert (found.status, error["code"]) == (502, "connect")
+    assert error["message"] == "http://127.0.0.1:1: cannot connect: connection refused"
 
 
 def test_a_node_with_tls_and_a_client_certificate(tmp_path: Path) -> None:

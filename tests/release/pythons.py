@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[2]
 ENVIRONMENTS = CACHE.parent / "pythons"
 DOWNLOADS = CACHE.parent / "pip"
 # What unit tests start besides Python.
-_TOOLS = ("gcc", "libc6-dev", "openssl", "prometheus")
+_TOOLS = ("gcc", "git", "libc6-dev", "openssl", "prometheus")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import gpuledger
 from gpuledger.config.commands import ALL_GROUPS
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, load
 
@@ -35,8 +36,10 @@ print(*sys.modules)
 """
 FLAGS = ("--source", "nvml", "--kubernetes-enabled", "false", "--slurm", "false")
 NOT_LOADED = (
+    # `ctypes` of Python 3.14 needs it.
+    *(() if sys.version_info >= (3, 14) else ("sysconfig",)),
     # Python's: TLS, archives, databases of time zones, text processing.
-    *("ssl", "_hashlib", "shutil", "bz2", "lzma", "zoneinfo", "sysconfig", "random", "base64", "difflib"),
+    *("ssl", "_hashlib", "shutil", "bz2", "lzma", "zoneinfo", "random", "base64", "difflib"),
     *("tempfile", "email", "html", "csv", "urllib.request", "http.client", "multiprocessing", "unittest"),
     *("yaml", "psutil", "h2", "google", "cramjam", "re2", "textual"),
     # Commands, and reports.
@@ -87,11 +90,14 @@ NOT_LOADED = (
 # The dialect native judges the GPUs at each tick, others only GPUs in trouble.
 NOT_LOADED_WITHOUT_NATIVE = ("gpuledger.model.gpu_problems", "gpuledger.model.xids", "gpuledger.model.checks")
 
+SOURCE = Path(gpuledger.__file__).parents[1]
+
 
 def loaded(folder: Path, *flags: str) -> set[str]:
     """The modules, and the packages that they are in."""
     state = NvmlState(folder / "nvml", [NvmlGpu(NvmlProcess(11))]).write()
-    env = {"TEST_NVML_STATE": str(state.path), "LD_LIBRARY_PATH": str(Path(load()._name).parent), "TZ": "UTC"}
+    folders = {"LD_LIBRARY_PATH": str(Path(load()._name).parent), "PYTHONPATH": str(SOURCE)}
+    env = {"TEST_NVML_STATE": str(state.path), "TZ": "UTC", **folders}
     command = [sys.executable, "-c", SCRIPT, *FLAGS, "--state-dir", str(folder / "ledger"), *flags]
     done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
     return set(done.stdout.split())

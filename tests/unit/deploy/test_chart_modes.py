@@ -229,6 +229,11 @@ WARNINGS: list[tuple[str, Any, str]] = [
         "podMonitor.tlsConfig is empty",
     ),
     (
+        "no password",
+        {"web": {"config": {"basic_auth_users": {"a": "b"}}}, "serviceMonitor": {"enabled": True}},
+        "serviceMonitor.basicAuth is empty",
+    ),
+    (
         "unknown alert",
         {"rules": {"enabled": True, "disabled": ["GPUXidFatal", "GPUHeldIdel"]}},
         "no alert has the name GPUHeldIdel,",

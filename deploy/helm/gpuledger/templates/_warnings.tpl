@@ -57,6 +57,9 @@
 {{- $why := ternary "is off" "has no effect in OpenShift's monitoring of user workloads" (not $monitor.honorLabels) -}}
 {{- $warnings = append $warnings (printf "%s.honorLabels %s: rules and dashboards then book what owners used to the exporter's pod. Use a Prometheus that honors labels." $key $why) -}}
 {{- end -}}
+{{- if and $monitor.enabled (eq $.mode "daemonset") (get $v.web.config "basic_auth_users") (not $monitor.basicAuth) -}}
+{{- $warnings = append $warnings (printf "%s.basicAuth is empty: the exporters refuse scrapes without a password of web.config.basic_auth_users; set it." $key) -}}
+{{- end -}}
 {{- if and $monitor.enabled (eq $.mode "daemonset") (eq (include "gpuledger.scheme" $) "https") (not $monitor.tlsConfig) -}}
 {{- $warnings = append $warnings (printf "%s.tlsConfig is empty: Prometheus scrapes pods by IP address, so it cannot verify their certificate; set ca and serverName." $key) -}}
 {{- end -}}

@@ -67,7 +67,7 @@
 {{- if include "gpuledger.agentDiscovers" . -}}
 {{- $own := eq (include "gpuledger.name" .) "gpuledger" -}}
 {{- if or (eq (include "gpuledger.scheme" .) "https") $v.web.existingSecret (get $v.web.config "basic_auth_users") -}}
-{{- $warnings = append $warnings "agent: the exporters have TLS or passwords (web), which the agent does not know: add a target with tlsConfig or basicAuth to agent.config.features.openAgent.targets." -}}
+{{- $warnings = append $warnings "agent: the web config (web) can require TLS or a password, which the agent does not know: if it does, add a target with tlsConfig or basicAuth to agent.config.features.openAgent.targets." -}}
 {{- else if and $own (ne $v.metricsPath (dig "features" "openAgent" "globalPath" "/metrics" $v.agent.config)) -}}
 {{- $warnings = append $warnings (printf "agent: metricsPath is %s, but the agent scrapes another path: set agent.config.features.openAgent.globalPath to it." $v.metricsPath) -}}
 {{- end -}}

@@ -336,3 +336,15 @@ def test_uninstalling_deletes_resources_before_their_crd(
     place.loader.exec_module(script)
     script.uninstall(server, patience=30.0 if server.operator else 0.0, pause=0.0)
     assert server.writes == writes
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"rbac": {"create": False}}, {"operator": {"uninstall": {"enabled": False}}}]
+)
+def test_the_notes_name_the_job_of_the_uninstall_only_if_there_is_one(values: Any) -> None:
+    operator = {"enabled": True, **values.get("operator", {})}
+    merged = {**values, "operator": operator}
+    has_job = bool(of_kind("Job", merged))
+    text = notes(merged)
+    assert ("Before uninstalling, Helm runs a Job" in text) is has_job
+    assert ("Uninstalling leaves the operator's CRDs" in text) is not has_job

@@ -14,6 +14,7 @@ from time import sleep
 from gpuledger.app.control_socket import SOCKET_NAME
 from gpuledger.app.logs import limit_log, silence_node_log
 from gpuledger.app.node_parts import NodeParts
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.node.settings import NO_SOCKET
 
@@ -107,10 +108,11 @@ def continue_history(parts: NodeParts, clock: HistoryClock) -> None:
 
 @contextmanager
 def demo_directory(given: str) -> Iterator[Path]:
-    """The directory of the books: the given one, else a temporary one. Raises OSError."""
+    """The directory of the books: the given one, else a temporary one. Raises GpuledgerError."""
     if given:
         folder = Path(given)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _naming(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield folder.absolute()
         return
     with TemporaryDirectory(prefix="gpuledger-demo-", ignore_cleanup_errors=True) as temporary:
@@ -118,7 +120,10 @@ def demo_directory(given: str) -> Iterator[Path]:
 
 
 def write_demo_configuration(folder: Path, source: str = DEMO_SOURCE) -> Path:
-    """Write the configuration of a demo of this source to its directory, for `report` and `explain`."""
+    """Write the configuration of a demo of this source to its directory, for `report` and `explain`.
+
+    Raises GpuledgerError.
+    """
     # Imported lazily: other commands do not write JSON, which is YAML.
     from json import dumps
 
@@ -128,5 +133,17 @@ def write_demo_configuration(folder: Path, source: str = DEMO_SOURCE) -> Path:
         socket = NO_SOCKET
     names = {"source": source, "folder": str(folder), "socket": socket}
     text = _CONFIGURATION.format(**{key: dumps(name) for key, name in names.items()})
-    file.write_text(text, encoding="utf-8")
+    with _naming(file):
+        file.write_text(text, encoding="utf-8")
     return file
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raise GpuledgerError with the path for an OSError: that of a full disk has none."""
+    try:
+        yield
+    except OSError as error:
+        raise GpuledgerError(
+            f"cannot write {path}: {error.strerror}; name another directory with --state-dir"
+        ) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpuledger.app.flags import parse_command
 from gpuledger.app.man_pages import command_page, overview_page
 from gpuledger.cli.main import COMMANDS, command_parser
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings, option, text
 
 _ABOUT = "Write the man pages: gpuledger(1), and one of each command, such as gpuledger-serve(1).\n"
@@ -35,9 +35,14 @@ def run(arguments: Sequence[str]) -> int:
     if not output:
         raise UsageError("man needs --output DIR, the directory of the pages; see gpuledger man --help")
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, page in _pages():
-        (folder / f"{name}.1").write_text(page, encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, page in _pages():
+            (folder / f"{name}.1").write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise GpuledgerError(
+            f"cannot write to {folder}: {error.strerror}; name another directory with --output"
+        ) from None
     return 0
 
 

@@ -138,3 +138,18 @@ def test_the_configuration_names_directory_and_source_in_any_form(tmp_path: Path
     source = "simulator:of mine: #2.yaml"
     values = load_values(ALL_GROUPS, {}, {}, write_demo_configuration(folder, source))
     assert (values["state_dir"], values["source"]) == (str(folder), source)
+
+
+@pytest.mark.parametrize("words", [("demo", "--state-dir"), ("man", "--output")])
+def test_a_place_that_cannot_be_written_is_named_with_its_flag(
+    words: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    for name in ("demo.yaml", "gpuledger.1"):
+        (tmp_path / "full" / name).symlink_to("/dev/full")
+    for place, why in (("file", "File exists"), ("full", "No space left on device")):
+        assert main([*words, str(tmp_path / place)]) == 1
+        error = capsys.readouterr().err
+        assert f"{tmp_path / place}" in error
+        assert f"{why}; name another directory with {words[1]}" in error

@@ -29,7 +29,8 @@ class DeviceProcesses:
     """The processes of one device and its samples, None if engine time is not known.
 
     `busy` and `memory` are sums over the clients, None if they do not show all. `unseen` is what the
-    device was busy beyond the processes that can be seen, if some cannot.
+    device was busy beyond the processes that can be seen, if some cannot, or if a client has ended since the
+    last tick: its last use belongs to no other process.
     """
 
     processes: tuple[GpuProcess, ...] = ()
@@ -93,6 +94,9 @@ class ProcessReader:
         facts = host.identify(pids, unix)
         at = round(elapsed * 1e6)
         sees_all = not found.hidden
+        ended = {
+            _device_of(by_address[address], name) for address, name in found.ended if address in by_address
+        }
         results: dict[Device, DeviceProcesses] = {}
         for card in cards:
             busy = values[card.address].values.get(q.UTILIZATION)
@@ -103,7 +107,9 @@ class ProcessReader:
             for device in devices_of_card:
                 # How busy a partition is, is not known from files of the card.
                 of_device = busy if isinstance(device, Gpu) and not card.partitions else None
-                results[device] = _build(device, uses[device], facts, of_device, at, sees_all=sees_all)
+                results[device] = _build(
+                    device, uses[device], facts, of_device, at, sees_all=sees_all, ended=device in ended
+                )
         return results
 
     def _add_rocm(self, cards: Sequence[DrmCard], uses: Mapping[Device, _Uses]) -> None:
@@ -186,6 +192,7 @@ def _build(
     at: int,
     *,
     sees_all: bool,
+    ended: bool,
 ) -> DeviceProcesses:
     clients_busy = _busiest_class(uses.drm.values())
     rocm = split_compute_part(uses.kfd, busy, clients_busy, uses.compute_units)
@@ -205,7 +212,7 @@ def _build(
         rocm.basis,
         min(1.0, clients_busy) if is_sum else None,
         sum(memory) if sees_all and (memory or not processes) else None,
-        0.0 if sees_all or busy is None else max(0.0, busy - seen),
+        max(0.0, busy - seen) if busy is not None and (ended or not sees_all) else 0.0,
     )
 
 

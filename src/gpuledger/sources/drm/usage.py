@@ -135,13 +135,15 @@ class ClientUses:
 
     The name is that in the process's container, where a file can have another name than on the machine; it
     only says which partition it is. `hidden` is how many processes could not be looked at. `rocm` are pids
-    that have KFD open.
+    that have KFD open. `ended` are the places of clients that ended since the last tick: their last use is
+    not known.
     """
 
     by_place: Mapping[tuple[str, str], Mapping[int, EngineUse]]
     hidden: int = 0
     processes: int = 0
     rocm: frozenset[int] = frozenset()
+    ended: frozenset[tuple[str, str]] = frozenset()
 
 
 class UsageTracker:
@@ -163,13 +165,17 @@ class UsageTracker:
             client = self._asleep_client(file) if is_asleep(file.node) else self._read_client(file)
             if client is not None and client.address in addresses:
                 holders.setdefault((client.address, client.client_id), []).append((file, client))
+        before = self._clients
         self._update(holders, now)
+        ended = frozenset(
+            (key[0], tracked.owner.node) for key, tracked in before.items() if key not in self._clients
+        )
         self._read_at = now
         by_place: dict[tuple[str, str], dict[int, EngineUse]] = {}
         for (address, _), tracked in self._clients.items():
             uses = by_place.setdefault((address, tracked.owner.node), {})
             uses.setdefault(tracked.owner.pid, EngineUse()).add(tracked)
-        return ClientUses(by_place, found.hidden, found.processes, found.rocm)
+        return ClientUses(by_place, found.hidden, found.processes, found.rocm, ended)
 
     def _read_client(self, file: OpenFile) -> DrmClient | None:
         raw = self._files.text(file)

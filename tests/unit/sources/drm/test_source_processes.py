@@ -151,3 +151,18 @@ def test_what_a_gpu_does_beyond_visible_processes_is_not_theirs(tmp_path: Path) 
     assert reading.unseen == pytest.approx(0.2)
     node.machine.end_process(10)
     assert only(node).unseen == 0.0
+
+
+def test_the_last_work_of_a_client_that_ended_is_not_that_of_others(node: DrmNode) -> None:
+    card = {**MI210, "gpu_busy_percent": 90}
+    node.machine.add_card(0, AMD, "1002:740f", render=128, **card)
+    unseen = []
+    for tick in range(5):
+        own = amd_client(AMD, 1, gfx=1 + tick * SECOND // 10)
+        node.machine.add_process(9, {3: ("renderD128", own)})
+        if tick < 3:
+            node.machine.add_process(10, {3: ("renderD128", amd_client(AMD, 2, gfx=1 + tick * SECOND // 2))})
+        elif tick == 3:
+            node.machine.end_process(10)
+        unseen.append(only(node).unseen)
+    assert unseen == [0.0, 0.0, 0.0, pytest.approx(0.8), 0.0]

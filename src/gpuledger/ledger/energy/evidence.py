@@ -19,7 +19,8 @@ BASES = ("engine_time", "occupancy", "equal")
 # Seconds: maximum age of a sample in the driver's buffer, and maximum difference of one machine's clocks.
 _OLDEST_SAMPLE = 60.0
 _SKEW = 0.5
-# So many ticks in a row, each with a newest sample of more than so many seconds before: a clock is behind.
+# So many ticks in a row, each with a newest sample from before the tick before it, and from more than so many
+# seconds before: a clock is behind. Samples from within the interval are those of work that ended in it.
 _RECENT = 5
 _LATE = 1.0
 
@@ -154,20 +155,24 @@ class SampleClock:
     Drivers count from boot or from 1970. Otherwise, a sample is never newer than its tick, so the smallest
     difference ever seen is the best estimate. A clock that does not run during a suspend, or is not corrected
     as that of the source, falls behind: then all new samples look old. `offset` is None until the first
-    sample, `recent` are the last differences.
+    sample, `recent` are the last differences, each with the seconds since the tick before, `last` is the last
+    tick.
     """
 
     offset: float | None = None
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    last: float | None = None
 
     def update(self, reading: Reading, at: float, unix: float) -> float | None:
         """Return the offset after the samples of one tick."""
+        length, self.last = _OLDEST_SAMPLE if self.last is None else at - self.last, at
         if not reading.samples:
             return self.offset
         behind = at - max(sample.at for sample in reading.samples) / 1e6
-        self.recent.append(behind)
+        self.recent.append((behind, length))
         known = (clock for clock in (0.0, at - unix) if -_SKEW <= behind - clock <= _OLDEST_SAMPLE)
         found = next(known, behind if self.offset is None else min(self.offset, behind))
-        least = min(self.recent)
-        self.offset = least if len(self.recent) == _RECENT and least - found > _LATE else found
+        is_behind = all(one - found > max(interval, _LATE) for one, interval in self.recent)
+        least = min(one for one, _ in self.recent)
+        self.offset = least if len(self.recent) == _RECENT and is_behind else found
         return self.offset

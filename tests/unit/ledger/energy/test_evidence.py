@@ -12,7 +12,13 @@ from energy_helpers import UNIX, Bench, flat, samples
 from gpuledger.ledger.energy.booking import EnergyPolicy, EnergySplit
 from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
 from gpuledger.ledger.energy.energy_ledger import EnergyLedger, StoredGpuEnergy
-from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, engine_time, is_activity
+from gpuledger.ledger.energy.evidence import (
+    Evidence,
+    ProcessLists,
+    SampleClock,
+    engine_time,
+    is_activity,
+)
 from gpuledger.ledger.energy.floor import FloorEstimator, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import identity_order
@@ -462,6 +468,14 @@ def test_samples_of_a_clock_that_falls_behind_are_used(
         bench.tick(second + slept, second * 300 * J, two, utilization=0.9, samples=worked)
     split = sum(sum(one.booked.processes.values()) for one in bench.posted)
     assert split / sum(one.booked.delta for one in bench.posted) >= least, what
+
+
+@pytest.mark.parametrize("length", [2.0, 15.0, 60.0])
+def test_work_that_ends_in_the_middle_of_each_interval_is_no_clock_that_is_behind(length: float) -> None:
+    clock = SampleClock()
+    for number in range(1, 20):
+        worked = samples(1, length * (number - 0.5), sm=0.5)
+        assert clock.update(reading(A, samples=tuple(worked)), length * number, UNIX + length * number) == 0
 
 
 def test_a_sample_that_the_driver_repeats_does_not_count_again() -> None:

@@ -126,10 +126,15 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
         is_certain = before.found_by == "cgroup" != now.found_by and _is_same_process(before, now)
         return before if is_certain else now
     if _has_lost_name(before, now):
-        return before
+        # An index that has no name for the container can have the one of the pod.
+        is_indexed = now.pod and now.found_by == "cgroup" != before.found_by
+        return replace(before, found_by=now.found_by) if is_indexed else before
     if not is_same_owner(before, now) or before.job != now.job:
         return now
     lost = {name: getattr(before, name) for name in _KEPT if getattr(before, name) and not getattr(now, name)}
+    if before.pod and before.found_by == "cgroup" != now.found_by:
+        # What an index has once named remains certain.
+        lost["found_by"] = before.found_by
     return replace(now, **lost) if lost else now
 
 

@@ -96,3 +96,12 @@ def test_facts_that_an_index_no_longer_has_are_kept() -> None:
     before = replace(POD, labels=(("team", "nlp"),), controller_kind="Job", controller="train")
     assert merge_owner(before, POD) == before
     assert merge_owner(JOB, replace(JOB, slurm_account="")) == JOB
+
+
+def test_a_pod_that_an_index_has_named_keeps_that_evidence() -> None:
+    """An Allocation that also names it, and later another one, do not make its name a guess."""
+    by_allocation = merge_owner(INDEXED, replace(allocated("train-0", "main"), namespace=INDEXED.namespace))
+    assert by_allocation == INDEXED
+    assert merge_owner(by_allocation, allocated("next", "main")) == INDEXED
+    named_first = allocated("train-0", "main")
+    assert merge_owner(named_first, replace(INDEXED, container="", missing="container_name")) == INDEXED

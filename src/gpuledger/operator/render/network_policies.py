@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from gpuledger.operator.render.naming import Manifest, Naming
+from gpuledger.operator.render.naming import COMPONENT, Manifest, Naming
 from gpuledger.operator.render.pods import to_plain
+
+# It runs in the same namespace, and reads the numbers of the status from exporters and agents.
+_OPERATOR: Final[Manifest] = {"podSelector": {"matchLabels": {COMPONENT: "operator"}}}
 
 
 def network_policies(naming: Naming, *, agent: bool) -> list[Manifest]:
@@ -34,7 +37,8 @@ def _policy(
 ) -> Manifest:
     """A policy that admits the configured peers, and with them those of the same resource."""
     peers = to_plain(naming.monitor.network_policy.peers)
-    ingress = {"ports": [_port(port) for port in ports], **({"from": [*peers, *own]} if peers else {})}
+    admitted = {"from": [*peers, *own, _OPERATOR]} if peers else {}
+    ingress = {"ports": [_port(port) for port in ports], **admitted}
     spec = {
         "podSelector": {"matchLabels": naming.selector(component)},
         "policyTypes": ["Ingress", *(["Egress"] if egress else [])],

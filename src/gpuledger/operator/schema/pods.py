@@ -308,7 +308,7 @@ VOLUME_MOUNTS: Final = ListNode(
 )
 PEERS: Final = ListNode(
     ObjectNode(open=True),
-    "Peers that may scrape, as in a NetworkPolicy, besides the agent of the resource; all by default.",
+    "Peers that may scrape, as in a NetworkPolicy, besides operator and agent; all by default.",
 )
 
 

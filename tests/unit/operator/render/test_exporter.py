@@ -477,11 +477,12 @@ def test_network_policies_are_those_of_the_chart() -> None:
     own = {"podSelector": {"matchLabels": {**AGENT_LABELS}}}
     assert AGENT_LABELS.items() <= template["metadata"]["labels"].items()
     ports = [{"port": "metrics", "protocol": "TCP"}]
-    assert exporter["ingress"] == [{"ports": ports, "from": [*peers, own]}]
+    operator = {"podSelector": {"matchLabels": {"app.kubernetes.io/component": "operator"}}}
+    assert exporter["ingress"] == [{"ports": ports, "from": [*peers, own, operator]}]
     assert [port["port"] for port in exporter["egress"][0]["ports"]] == [53, 53, 6443]
     agent = objects["NetworkPolicy/gpumonitor-gpus-agent"]["spec"]
     assert (agent["policyTypes"], "egress" in agent) == (["Ingress"], False)
-    assert agent["ingress"] == [{"ports": ports, "from": peers}]
+    assert agent["ingress"] == [{"ports": ports, "from": [*peers, operator]}]
     on_openshift = rendered_objects(gpu_monitor(spec), scc_role="scc")
     egress = on_openshift["NetworkPolicy/gpumonitor-gpus-exporter"]["spec"]["egress"]
     assert [port["port"] for port in egress[0]["ports"]] == [53, 53, 5353, 5353, 6443]

@@ -16,7 +16,7 @@ from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.idle.digest import digest_json
 from gpuledger.ledger.report.idle.holds import idle_json
-from gpuledger.ledger.report.ranges import parse_range, require_words
+from gpuledger.ledger.report.ranges import ONE_NODE, parse_range, require_once, require_words
 from gpuledger.ledger.report.report_keys import DIGEST_KEYS, LABEL, TEAM
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.store.idle_query import IdleScope, find_idle_holds
@@ -60,6 +60,7 @@ def check_idle(settings: IdleSettings, flags: Mapping[str, Sequence[str]]) -> Id
     """The settings with the format that counts. Raises UsageError for flags without an effect or a value."""
     words = {"idle.in": "a period", "idle.only": "a name", "idle.digest": "a key"}
     require_words(flags, {**words, "node.url": "a URL", "state_dir": "a directory"})
+    require_once(flags, ONE_NODE)
     if settings.digest:
         check_digest_key(settings.digest)
         if settings.format != TABLE:

@@ -17,7 +17,7 @@ from gpuledger.app.node_requests import (
 from gpuledger.config.commands import EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.ledger.report.ranges import choose_period, require_words
+from gpuledger.ledger.report.ranges import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.ledger.store.history import History
 from gpuledger.model.settings import build_settings
 from gpuledger.terminal.settings import NodeUrlSettings
@@ -51,6 +51,7 @@ def run(arguments: Sequence[str]) -> int:
         "explain", _ABOUT, _EXAMPLES, EXPLAIN_GROUPS, arguments, (DialectSettings,), argument=who
     )
     require_words(given.flags, {"node.url": "a URL"})
+    require_once(given.flags, ONE_NODE)
     values = read()
     settings = build_settings(ExplainSettings, values)
     access = build_settings(NodeUrlSettings, values)

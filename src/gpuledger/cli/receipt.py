@@ -11,7 +11,7 @@ from gpuledger.app.receipt_source import fetch_receipt
 from gpuledger.config.commands import RECEIPT_GROUPS
 from gpuledger.config.report import ReceiptSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.ledger.report.ranges import choose_period, require_words
+from gpuledger.ledger.report.ranges import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 
@@ -49,6 +49,7 @@ def run(arguments: Sequence[str]) -> int:
         is_optional=True,
     )
     require_words(given.flags, {"node.url": "a URL"})
+    require_once(given.flags, ONE_NODE)
     values = read()
     settings = build_settings(ReceiptSettings, values)
     if settings.mine == bool(given.arguments):

@@ -34,7 +34,7 @@ from gpuledger.config.commands import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.http.client_access import ClientAccessSettings
-from gpuledger.ledger.report.ranges import choose_period, parse_range, require_words
+from gpuledger.ledger.report.ranges import ONE_NODE, choose_period, parse_range, require_once, require_words
 from gpuledger.ledger.report.report_keys import GATEWAY, SERVED_MODEL
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings
 from gpuledger.ledger.report.statement.content import EXPORTS, PROMETHEUS
@@ -105,12 +105,21 @@ _NEVER_EMPTY = {
     "top.fleet": "a URL",
     "node.url": "a URL",
 }
+# Flags of which no value is left out.
+_ONCE = {
+    **ONE_NODE,
+    "report.by": "write the keys as in --by team,user",
+    "report.books": "collect the exports in one directory with `gpuledger books merge`",
+    "prometheus.url": "name one Prometheus that has the series of all",
+    "top.fleet": "name one fleet that lists all nodes",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report."""
     given, read = parse_command("report", _ABOUT, _EXAMPLES, REPORT_GROUPS, arguments, (DialectSettings,))
     require_words(given.flags, _NEVER_EMPTY)
+    require_once(given.flags, _ONCE)
     values = read()
     settings = build_settings(ReportSettings, values)
     settings = replace(settings, period=choose_period(values, given.flags))

@@ -156,3 +156,28 @@ def test_a_ledger_that_is_named_is_not_replaced_by_another_one(
 ) -> None:
     assert main([*command, "--url", "http://127.0.0.1:1", "--state-dir", "/books"]) == 2
     assert "--url and --state-dir exclude each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        *(
+            ([*command, "--url", "gpu-1", "--url", "gpu-2"], "--url has several values: name one node")
+            for command in (["report"], ["explain", "idle"], ["receipt", "1"], ["idle"])
+        ),
+        (["report", "--by", "team", "--by", "user"], "--by has several values: write the keys as in --by"),
+        (["report", "--books", "a", "--books", "b"], "--books has several values: collect the exports"),
+        (["report", "--fleet", "a", "--fleet", "b"], "--fleet has several values: name one fleet"),
+        (["report", "--prometheus", "a", "--prometheus", "b"], "--prometheus has several values"),
+    ],
+)
+def test_no_value_of_a_repeated_flag_is_left_out(
+    words: list[str], remedy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert remedy in capsys.readouterr().err
+
+
+def test_equal_values_of_a_repeated_flag_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--by", "team", "--by", "team", "--state-dir", "/none"]) == 1
+    assert "there is no ledger" in capsys.readouterr().err

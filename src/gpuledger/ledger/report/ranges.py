@@ -111,10 +111,27 @@ def require_words(flags: Mapping[str, Sequence[str]], kinds: Mapping[str, str]) 
     """
     for key, what in kinds.items():
         if key in flags and not flags[key][-1].strip():
-            name = "prometheus" if key == "prometheus.url" else key.rpartition(".")[2].replace("_", "-")
             raise UsageError(
-                f"--{name}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
+                f"{_flag_of(key)}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
             )
+
+
+def require_once(flags: Mapping[str, Sequence[str]], remedies: Mapping[str, str]) -> None:
+    """Raise UsageError for a flag with several values: all but the last would be left out without a word.
+
+    `remedies` are by key.
+    """
+    for key, remedy in remedies.items():
+        if len(set(flags.get(key, ()))) > 1:
+            raise UsageError(f"{_flag_of(key)} has several values: {remedy}")
+
+
+def _flag_of(key: str) -> str:
+    return "--prometheus" if key == "prometheus.url" else f"--{key.rpartition('.')[2].replace('_', '-')}"
+
+
+# Of the commands that show the rows of one node.
+ONE_NODE = {"node.url": "name one node; a report of several is `gpuledger report --fleet`"}
 
 
 def choose_period(

@@ -337,13 +337,10 @@ class Store:
             else:
                 self._error = self._error or f"{self.file} was removed and has been created again"
                 return
+        why = f"{self.file}: {error}{' (check the space: `df`)' if _lacks_space(error) else ''}"
         if not self._error:
-            log.error(
-                "%s: %s; the ledger continues in memory and is stored when the file is writable",
-                self.file,
-                error,
-            )
-        self._error = f"{self.file}: {error}"
+            log.error("%s; the ledger continues in memory and is stored when the file is writable", why)
+        self._error = why
         self._retry_at = now + self._retry_wait
         self._retry_wait = min(2 * self._retry_wait, _LONGEST_WAIT)
 

@@ -370,7 +370,7 @@ def test_a_start_on_a_full_disk_continues_the_ledger_and_stores_it_later(
     with no_space():
         second = Run(tmp_path, clock=first.clock)
         part = post(second, 5, start=20)
-        assert "disk I/O error" in part.error
+        assert "disk I/O error (check the space: `df`)" in part.error
         during = exported_values(second.ledger.state)
     assert caplog.text.count("continues in memory and is stored when the file is writable") == 1
     second.clock.advance(60)

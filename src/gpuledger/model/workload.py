@@ -115,14 +115,15 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
     """The newer owner, without losing known names.
 
     A pod that is deleted before its process exits, or an owner index that starts empty again, removes no
-    name. Two names of a pod are those of two pods: the name that an index has for its UID counts more than
-    the one of an Allocation, else the newer one.
+    name. Two names of a pod are those of two pods: the name that an index has for the ids in a cgroup counts
+    more than the one of an Allocation, else the newer one.
     """
     if before.kind in ("unknown", "user") or (before.missing in PENDING_NAMES and not before.pod):
         return now
     if now.kind in ("unknown", "user"):
         return before
-    if before.pod and now.pod and (before.namespace, before.pod) != (now.namespace, now.pod):
+    is_named = before.pod or (before.kind == "container" and not before.missing)
+    if is_named and now.pod and (before.namespace, before.pod) != (now.namespace, now.pod):
         is_certain = before.found_by == "cgroup" != now.found_by and _is_same_process(before, now)
         return before if is_certain else now
     if _has_lost_name(before, now):

@@ -60,6 +60,8 @@ INDEXED = replace(POD, found_by="cgroup")
         (INDEXED, allocated("next", "main")),
         (INDEXED, allocated("next", "")),
         (replace(INDEXED, container="", missing="container_name"), allocated("next", "main")),
+        (replace(WEB, found_by="cgroup"), replace(allocated("next", "main"), pod_uid="", container_id="",
+         inner_container_id=ID)),
         (POD, Workload(missing="exited")),
     ],
 )  # fmt: skip
@@ -86,6 +88,12 @@ def test_the_same_owner_without_a_name_takes_no_name_away(
         (allocated("late", "main"), replace(INDEXED, container="", missing="container_name")),
         (INDEXED, replace(allocated("next", ""), pod_uid="9" + UID[1:], container_id="c" * 64)),
         (NO_CONTAINER, POD),
+        # An index has the container in the list of a pod; a short id is no name.
+        (replace(WEB, found_by="cgroup"), INDEXED),
+        (
+            replace(WEB, container=ID[:12], found_by="cgroup", missing="container_unnamed"),
+            allocated("a", "b"),
+        ),
     ],
 )
 def test_another_owner_and_a_better_name_replace_it(before: Workload, now: Workload) -> None:

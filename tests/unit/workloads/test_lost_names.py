@@ -91,6 +91,22 @@ def test_a_pod_that_an_index_has_named_keeps_its_process_when_its_gpu_is_allocat
     assert {name: row[2] for name, row in node.report().items()} == {"rank-a": 5800, "next": 0}
 
 
+SPACE = has(replace(FIT, namespace="dev", pod="space-7", pod_uid=UID_B))
+
+
+def test_a_container_of_the_machine_that_its_runtime_no_longer_lists_is_not_inside_a_pod(
+    tmp_path: Path,
+) -> None:
+    """Docker lists no container that has stopped; a process in the driver can end later."""
+    node = Machine(tmp_path, SPACE, facts=OwnerFacts(runtimes=(WEB,)))
+    box = runs(1, f"/docker/{'c' * 64}")
+    node.ticks(30, box)
+    node.facts = OwnerFacts(runtimes=(WEB._replace(names={}),))
+    node.ticks(30, box)
+    assert node.owners() == {1: ("container", "web", "")}
+    assert node.report() == {"space-7": (59, 59, 0), "web": (0, 0, 5800)}
+
+
 @pytest.mark.parametrize("gap", ["no list", "no GPU", "restart"])
 @pytest.mark.parametrize(
     ("cgroup", "known", "row"),

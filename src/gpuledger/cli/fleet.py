@@ -27,6 +27,7 @@ from gpuledger.host.settings import configured_time_zone
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
 from gpuledger.kubernetes.cluster_access import find_access
 from gpuledger.kubernetes.settings import ApiServerSettings
+from gpuledger.ledger.report.ranges import require_once, require_words
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.model.settings import build_settings
@@ -59,9 +60,20 @@ Prices, teams and the time zone of --config count for all nodes. The page names 
 """
 
 
+# Lists of nodes, by key: an empty one, or the first of two, would leave out its nodes.
+_LISTS = {
+    "fleet.nodes_file": "a file",
+    "fleet.http_sd": "a URL",
+    "fleet.dns_srv": "a name",
+    "fleet.kubernetes_pods": "labels",
+}
+
+
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
-    _, read = parse_command("fleet", _ABOUT, _EXAMPLES, FLEET_GROUPS, arguments)
+    given, read = parse_command("fleet", _ABOUT, _EXAMPLES, FLEET_GROUPS, arguments)
+    require_words(given.flags, _LISTS)
+    require_once(given.flags, dict.fromkeys(_LISTS, "name one; other kinds of lists can be beside it"))
     values = read()
     configure_logging(values)
     return asyncio.run(_serve(values))

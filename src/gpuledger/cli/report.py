@@ -51,8 +51,8 @@ _ABOUT = """\
 Report GPU usage, energy and cost: from the ledger that `gpuledger serve` keeps on this machine, or for a
 whole fleet: from the ledgers of its nodes, or from the Prometheus that scrapes it.
 
-Rows add up to the watched time and the energy counters of the GPUs, whatever the grouping and however the
-range is cut: idle and unattributed time has separate rows, with a price. Ends of the range are moved to the
+Rows add up to the watched time and the energy of the GPUs, whatever the grouping and however the range is
+cut: idle and unattributed time has separate rows, with a price. Ends of the range are moved to the
 nearest quarter of an hour; history older than store.detail has full hours only.
 """
 _EXAMPLES = """\

@@ -319,7 +319,7 @@ class Ledger:
             alive = {key: one for key, one in alive.items() if one.device.gpu.uuid not in missing}
         unmetered = set()
         for uuid, gpu_ledger in self.energy.gpu_ledgers.items():
-            if gpu_ledger.has_counter or gpu_ledger.power is not None:
+            if gpu_ledger.has_counter or gpu_ledger.power.last is not None:
                 self._totals.setdefault(uuid, 0)
             if not gpu_ledger.is_metered(snapshot.elapsed):
                 unmetered.add(uuid)

@@ -106,7 +106,7 @@ class EnergyLedger:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
                     gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
                 if gpu_ledger.invalid and not rejected:
-                    if gpu_ledger.uses_power and gpu_ledger.excess_since is not None:
+                    if gpu_ledger.uses_power and gpu_ledger.power.excess_since is not None:
                         _log_excess(reading)
                     else:
                         _log_rejected(before, reading.device, simulated=snapshot.source.simulated)

@@ -22,6 +22,7 @@ from gpuledger.ledger.energy.counter import (
 )
 from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, SampleClock
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorEstimator, Floors
+from gpuledger.ledger.energy.power_integral import PowerIntegral, PowerOutcome, highest_limit
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.model import quantities as q
@@ -34,8 +35,6 @@ _NOTHING = BookedInterval(0, MEASURED, 0, 0, {})
 
 # A superchip module may draw 2.25 times the limit of one of its GPUs (GB200: 2700 W and 1200 W).
 _MODULE_LIMIT = 3
-# A reading of power beyond this multiple of the highest limit is wrong: peaks of milliseconds are below it.
-_POWER_LIMIT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +91,12 @@ class _Tick(NamedTuple):
 class GpuEnergyLedger:
     """Energy state of one Gpu between ticks. `counter` and `floors` are stored across restarts.
 
-    `driver` is the version under which the floors were learned. `invalid` counts rejected readings.
-    `integral` is power integrated since the open interval began or the counter moved, in millijoules, for
-    Gpus with a missing or frozen counter. `still_since` is when this run first read the counter or last saw
-    it move. `ended_load` is the driver load that a lower reading ended. `ghosts` are, by pid, processes of
-    the last interval that were in no list. `metered_at` is the last reading of the counter or, without one,
-    of power. `unread_since` is when the known counter was first missing beside a reading of power.
-    `excess_since` is when power began to be beyond what its limit allows, `excess_at` when it last was.
+    `driver` is the version under which the floors were learned. `invalid` counts rejected readings. `power`
+    is integrated since the open interval began or the counter moved, for Gpus with a missing or frozen
+    counter. `still_since` is when this run first read the counter or last saw it move. `ended_load` is the
+    driver load that a lower reading ended. `ghosts` are, by pid, processes of the last interval that were in
+    no list. `metered_at` is the last reading of the counter or, without one, of power. `unread_since` is when
+    the known counter was first missing beside a reading of power.
     """
 
     gpu: Gpu
@@ -113,16 +111,13 @@ class GpuEnergyLedger:
     ended_load: str = ""
     ghosts: dict[int, GpuProcess] = field(default_factory=dict)
     frozen: bool = False
-    integral: float = 0.0
     began_unix: float = 0.0
     sample_clock: SampleClock = field(default_factory=SampleClock)
     quiet_since: float | None = None
-    power: tuple[float, float] | None = None
+    power: PowerIntegral = field(default_factory=PowerIntegral)
     seen_unix: float | None = None
     metered_at: float | None = None
     unread_since: float | None = None
-    excess_since: float | None = None
-    excess_at: float = 0.0
 
     def __post_init__(self) -> None:
         # A known counter that fails after a restart is not a missing one.
@@ -150,21 +145,22 @@ class GpuEnergyLedger:
         posted = self._unobserved(verdict.tail, unix, before.epoch_number)
         if self.frozen:
             # Power replaced the counter until now.
-            posted += self._unobserved(int(self.integral), unix, before.epoch_number, integrated=True)
+            millijoules = int(self.power.millijoules)
+            posted += self._unobserved(millijoules, unix, before.epoch_number, integrated=True)
             self.frozen = False
         if self.has_counter:
-            self.integral = 0.0
+            self.power.millijoules = 0.0
         return posted
 
     def interrupt(self) -> None:
         """Stop observing: energy until the first observed move is unobserved, as after a restart."""
         self.counter, _ = self.counter.resumed(self.counter.epoch)
-        self.evidence = self.power = self.quiet_since = self.still_since = None
-        self.unread_since = self.excess_since = None
+        self.power.interrupt()
+        self.evidence = self.quiet_since = self.still_since = self.unread_since = None
         self.ghosts = {}
         if self.has_counter and not self.frozen:
             # The counter covers the energy of the interval that ends here.
-            self.integral = 0.0
+            self.power.millijoules = 0.0
 
     def post(
         self,
@@ -184,55 +180,22 @@ class GpuEnergyLedger:
         holders = parts or (reading,)
         process_lists = [holder.processes for holder in holders]
         good = whole and reading.up and all(processes is not None for processes in process_lists)
-        self._integrate(at, reading)
+        outcome = self.power.add(at, reading)
+        if self.uses_power and outcome is PowerOutcome.REJECTED:
+            self.invalid += 1
+        elif self.uses_power and outcome is PowerOutcome.BEGUN:
+            # The integral does not cover the whole interval: it must not teach a floor.
+            self.quiet_since = None
         listed = {process.key: process for processes in process_lists for process in processes or ()}
         lists = ProcessLists(at, listed, serving_processes(listed.values()) if serving is None else serving)
         self._gather(at, unix, reading, parts)
         # If a known counter fails, power does not replace it until a minute has passed.
-        if reading.get(q.ENERGY) is not None or (self._knows_power(at) and not self.has_counter):
+        if reading.get(q.ENERGY) is not None or (self.power.reaches(at) and not self.has_counter):
             self.metered_at = at
         posted = self._close(_Tick(at, unix, parts, lists, good), reading)
         if good and self.evidence is not None and self.evidence.lists[0] is not lists:
             self.evidence.lists.append(lists)
         return posted
-
-    def _integrate(self, at: float, reading: Reading) -> None:
-        power = reading.get(q.POWER)
-        if power is None:
-            self.excess_since = None
-            # A GPU that is down, or idle and perhaps asleep, may draw less than before and after.
-            may_sleep = not reading.up or reading.get(q.UTILIZATION) == 0
-            if may_sleep or (self.power is not None and at - self.power[1] > LONGEST_INTERVAL):
-                self.power = None
-            return
-        if self._is_excessive(at, power, reading):
-            return
-        # The power during a gap is unknown: do not integrate over it.
-        if self.power is not None and at - self.power[1] <= LONGEST_INTERVAL:
-            before, then = self.power
-            self.integral += (power + before) / 2 * (at - then) * 1000
-        elif self.uses_power:
-            # The integral does not cover the whole interval: it must not teach a floor.
-            self.quiet_since = None
-        self.power = (power, at)
-
-    def _knows_power(self, at: float) -> bool:
-        """Whether power was read at this tick, so that the integral reaches until now."""
-        return self.power is not None and self.power[1] == at
-
-    def _is_excessive(self, at: float, power: float, reading: Reading) -> bool:
-        """Whether power cannot be true: the next reading replaces it. After a minute, its limit is wrong."""
-        limit = _highest_limit(reading)
-        if limit is None or power <= _POWER_LIMIT * limit:
-            self.excess_since = None
-            return False
-        if self.excess_since is None or at - self.excess_at > LONGEST_INTERVAL:
-            self.excess_since = at
-        self.excess_at = at
-        is_excessive = at - self.excess_since <= LONGEST_INTERVAL
-        if is_excessive and self.uses_power:
-            self.invalid += 1
-        return is_excessive
 
     def _gather(self, at: float, unix: float, reading: Reading, parts: Sequence[Reading]) -> None:
         offset = self.sample_clock.update(reading, at, unix)
@@ -267,7 +230,7 @@ class GpuEnergyLedger:
             self.counter, _ = self.counter.take_reading(CounterReading(now.at, int(energy), now.good, None))
             self.still_since = now.at
             return self._end_integral(now)
-        limit = _highest_limit(reading)
+        limit = highest_limit(reading)
         if limit is not None and reading.counts_module_energy:
             limit *= _MODULE_LIMIT
         before = self.counter
@@ -283,26 +246,26 @@ class GpuEnergyLedger:
         if self.frozen:
             if moved or verdict.epoch_closed:
                 return self._thaw(now)
-            return self._close_integrated(now) if now.good and self._knows_power(now.at) else []
+            return self._close_integrated(now) if now.good and self.power.reaches(now.at) else []
         if self._is_frozen(now):
             return self._freeze(now)
         if verdict.epoch_closed or (moved and not verdict.closes):
             # Avoid double counting: the counter already covers this energy.
-            self._restart_integral(now.at)
+            self.power.restart(now.at)
         return self._unobserved(verdict.tail, now.unix, before.epoch_number) + self._act(verdict, now)
 
     def _close_without_counter(self, now: _Tick) -> list[Posting]:
-        if self.power is None:
+        if self.power.last is None:
             self.unread_since = None
             return []
         if self.has_counter and self.unread_since is None:
             self.unread_since = now.at
-        if not now.good or not self._knows_power(now.at):
+        if not now.good or not self.power.reaches(now.at):
             return []
         if not self.has_counter:
             return self._close_integrated(now)
         is_late = self.unread_since is not None and now.at - self.unread_since >= LONGEST_INTERVAL
-        return self._replace_counter(now) if is_late and self.integral else []
+        return self._replace_counter(now) if is_late and self.power.millijoules else []
 
     def _replace_counter(self, now: _Tick) -> list[Posting]:
         """Use power from here on: the source has no counter, as nvidia-smi after a run with NVML.
@@ -323,7 +286,7 @@ class GpuEnergyLedger:
         still = self.still_since is not None and now.at - self.still_since >= LONGEST_INTERVAL
         # A suspect reading did move; only its start is unknown.
         still = still and self.counter.suspect is None
-        return now.good and still and self.power is not None and self.power[0] > 0
+        return now.good and still and self.power.last is not None and self.power.last[0] > 0
 
     def _freeze(self, now: _Tick) -> list[Posting]:
         """Use power instead of the counter from its last move on."""
@@ -383,16 +346,16 @@ class GpuEnergyLedger:
         return posted
 
     def _close_integrated(self, now: _Tick) -> list[Posting]:
-        millijoules = int(self.integral)
+        millijoules = int(self.power.millijoules)
         if self.evidence is not None and now.at - self.evidence.lists[-1].at <= LONGEST_INTERVAL:
             posted = [self._booked(now, millijoules, integrated=True)]
         else:
             # Power was reported, but the processes were unknown for too long.
             posted = self._unobserved(millijoules, now.unix, self.counter.epoch_number, integrated=True)
         # Keep the fraction of a millijoule for the next interval.
-        left = self.integral % 1
+        left = self.power.millijoules % 1
         self._begin(now)
-        self.integral = left
+        self.power.millijoules = left
         return posted
 
     def _begin(self, now: _Tick) -> None:
@@ -403,14 +366,8 @@ class GpuEnergyLedger:
             offset=self.sample_clock.offset or 0.0,
             ghosts=self.ghosts,
         )
-        self._restart_integral(now.at)
+        self.power.restart(now.at)
         self.began_unix = self.seen_unix = now.unix
-
-    def _restart_integral(self, at: float) -> None:
-        """Integrate from here on: not from an earlier reading of power, if there is none at this tick."""
-        self.integral = 0.0
-        if not self._knows_power(at):
-            self.power = None
 
     def _booked(self, now: _Tick, delta: int, *, integrated: bool) -> Posting:
         evidence = self.evidence
@@ -457,7 +414,3 @@ class GpuEnergyLedger:
                     length / 1e6,
                     has_residents=bool(computing),
                 )
-
-
-def _highest_limit(reading: Reading) -> float | None:
-    return reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT)

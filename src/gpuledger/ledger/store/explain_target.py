@@ -177,15 +177,18 @@ class ExplainTargetFinder:
             "expected KIND:NAME of a row of `gpuledger report --by KIND`, such as user:dan or namespace:ml; "
             "pid:NUMBER; or idle, unattributed, unobserved or down"
         )
-        kind, colon, _ = self._text.partition(":")
+        kind, colon, rest = self._text.partition(":")
         kinds = (*GROUPINGS, TEAM, NODE, f"{LABEL}NAME=", PID, ACCOUNT)
         if kind and colon and kind not in (*kinds, LABEL.removesuffix(":")):
             expected = f"{kind} is no kind; the kinds are {', '.join(kinds[:-1])} and {kinds[-1]}"
         # A row without a name is no suggestion: nobody means it by another name.
         named = [one for one in (*self._found, *self._others) if one.names]
         names = {name for one in named for name in (*one.names, one.prefixed())}
+        # A kind that both have would make all names similar: user:root is not user:mira.
+        place = f"{kind}:" if colon and any(name.startswith(f"{kind}:") for name in names) else ""
+        similar = {name.removeprefix(place) for name in names if name.startswith(place)}
         if names and len(names) <= _MOST_COMPARED:
-            expected = suggest_name(self._text, names, otherwise=expected)
+            expected = suggest_name(rest if place else self._text, similar, place, expected)
         return OwnerNotFound(f"'{self._text}' is not in {self._history.file}: {expected}")
 
     def _read(self, kinds: Sequence[str]) -> None:

@@ -127,7 +127,7 @@ def test_a_rule_can_be_turned_off_and_a_threshold_set(
     [
         ((), 2, "receipt needs one WHO"),
         (("4711", "--mine"), 2, "receipt needs one WHO"),
-        (("job:471",), 1, "did you mean 'job:/4711'?"),
+        (("job:471",), 1, "did you mean 'job:4711'?"),
         (("idle",), 2, "use `gpuledger explain idle`"),
         (("",), 2, "WHO is empty; is a shell variable not set?"),
         (("4711", "--in", ""), 2, "--in: expected a period, not ''"),

@@ -183,12 +183,14 @@ class ExplainTargetFinder:
             expected = f"{kind} is no kind; the kinds are {', '.join(kinds[:-1])} and {kinds[-1]}"
         # A row without a name is no suggestion: nobody means it by another name.
         named = [one for one in (*self._found, *self._others) if one.names]
+        same = [one for one in named if colon and one.prefixed().startswith(f"{kind}:")]
         names = {name for one in named for name in (*one.names, one.prefixed())}
         # A kind that both have would make all names similar: user:root is not user:mira.
-        place = f"{kind}:" if colon and any(name.startswith(f"{kind}:") for name in names) else ""
-        similar = {name.removeprefix(place) for name in names if name.startswith(place)}
-        if names and len(names) <= _MOST_COMPARED:
-            expected = suggest_name(rest if place else self._text, similar, place, expected)
+        of_kind = {name for one in same for name in (*one.names, one.prefixed().partition(":")[2])}
+        if same and len(names) <= _MOST_COMPARED:
+            expected = suggest_name(rest, of_kind, f"{kind}:", expected)
+        elif names and len(names) <= _MOST_COMPARED:
+            expected = suggest_name(self._text, names, otherwise=expected)
         return OwnerNotFound(f"'{self._text}' is not in {self._history.file}: {expected}")
 
     def _read(self, kinds: Sequence[str]) -> None:

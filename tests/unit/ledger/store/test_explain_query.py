@@ -226,7 +226,10 @@ def test_a_name_that_no_row_has_is_refused(files: tuple[Path, ...], text: str) -
 
 def test_a_similar_name_is_suggested(files: tuple[Path, ...]) -> None:
     assert "did you mean 'user:dan'?" in error_of(files[0], "usr:dan")
+    assert "did you mean 'user:dan'?" in error_of(files[0], "user:dann")
     assert "expected KIND:NAME" in error_of(files[0], "qqqqqqqqqq")
+    # Another person is no suggestion because both are users.
+    assert "did you mean" not in error_of(files[0], "user:rot")
 
 
 @pytest.mark.parametrize("text", ["pod:web/train-0", "pid:12"])

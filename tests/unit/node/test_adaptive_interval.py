@@ -8,7 +8,7 @@ import pytest
 
 from builders import FakeClock, gpu, process, reading, snapshot
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.node.loop import AdaptiveInterval
+from gpuledger.node.adaptive_interval import AdaptiveInterval
 from unit.node.support import ScriptedSource, node_of
 
 

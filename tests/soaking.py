@@ -141,14 +141,17 @@ class Users:
         return ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
 
     def _request_receipt(self) -> None:
-        """Request the receipt of the last session that ended, and the costs of the last hour."""
+        """Request the receipt of the last session that ended, and the costs of the last quarters of an hour.
+
+        A report reads the sessions of its range: here as many after half an hour as later.
+        """
         query = "/api/v1/sessions?since=3m&state=closed&limit=50"
         ended = get(self._server.url + query).json()["sessions"]
-        self._request("costs", "/api/v1/energy?since=1h&by=namespace,gpu")
+        self._request("costs", "/api/v1/energy?since=10m&by=namespace,gpu")
         if ended:
             last = ended[-1]
             owner = f"pod:{last['namespace']}/{last['pod']}" if last["pod"] else f"pid:{last['pid']}"
-            self._request("receipts", f"/api/v1/receipt?of={owner}&since=1h")
+            self._request("receipts", f"/api/v1/receipt?of={owner}&since=10m")
 
     def _reserve(self) -> None:
         """Reserve a GPU if one is free, and release it."""
@@ -166,7 +169,7 @@ class Users:
 
     def _read_own_receipt(self) -> None:
         """Read the receipt of USER over the control socket, as that user if this program is root."""
-        given = ("receipt", "--mine", "--since", "1h", "--url", f"unix:{self._socket}")
+        given = ("receipt", "--mine", "--since", "10m", "--url", f"unix:{self._socket}")
         is_root = os.geteuid() == 0
         command = [python_for_all(), "-m", "gpuledger"] if is_root else [sys.executable, *MODULE[1:]]
         done = subprocess.run(

@@ -110,7 +110,8 @@ def test_a_version_is_text() -> None:
 @given(st.text(max_size=30), st.sampled_from(list(q.QUANTITIES.values())))
 def test_a_parsed_number_is_always_the_number_in_the_cell(cell: str, quantity: q.Quantity) -> None:
     value = parse_quantity(cell, quantity, SourceFindings())
-    if value is not None:
+    # Cells of some quantities may be words.
+    if value is not None and re.search("[0-9]", cell):
         number = re.fullmatch(r"\s*P?([+-]?[0-9.]+)\s*[A-Za-z%]*\s*", cell)
         assert number
         factors = [1, 100, 1000, 1 / 1024, 1 / 2**20, 1 / 2**30, 1e-3, 1e-6, 1e-9]

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from weakref import finalize
 
-from builders import FakeClock, reading
+from builders import FakeClock, gpu, process, reading
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.retention import RetentionLimits
@@ -21,11 +21,14 @@ from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu
 from gpuledger.model.process import GpuProcess, UtilizationSample
 from gpuledger.model.session import EnergyState, LedgerState
-from gpuledger.model.snapshot import Snapshot, SourceInfo
-from gpuledger.model.workload import Allocation
+from gpuledger.model.snapshot import CollectorRun, Snapshot, SourceInfo
+from gpuledger.model.workload import Allocation, Workload
 
 UNIX = 1_700_000_000.0
 SETTINGS = LedgerSettings(zero_hold=2.0, retention=5.0)
+# A GPU, and the process of a pod on it.
+TRAINED = gpu(0, sm_count=132)
+TRAINING = process(TRAINED, 1, workload=Workload("pod", "ml", "train-0"))
 
 
 @cache
@@ -111,6 +114,13 @@ def as_simulated(file: Path, target: Path) -> Path:
     with closing(sqlite3.connect(target)) as books, books:
         books.execute("REPLACE INTO meta VALUES ('ledger', ?)", (target.stem,))
     return target
+
+
+def post_training(run: Run, count: int, start: int = 0) -> CollectorRun:
+    """Post ticks of the training, 100 J each; return how the last one was stored."""
+    for number in range(count):
+        (part,) = run.tick({TRAINED: (start + number) * 100_000}, [TRAINING]).parts
+    return part
 
 
 def close_file(store: Store) -> None:

@@ -261,6 +261,13 @@ def _require_words(what: str, words: Sequence[str]) -> None:
         raise UsageError(f"{what} is empty; is a shell variable not set?")
 
 
+def refuse_other_flags(flags: Iterable[str], honored: Collection[str], why: str) -> None:
+    """Raise UsageError for the first of these flags, by key, that is not honored; `why` follows its name."""
+    for key in flags:
+        if key not in honored:
+            raise UsageError(f"{settings_of(_all_groups())[key].flags[0]}{why}")
+
+
 def reject_words(command: str, words: Sequence[str]) -> None:
     """Raise UsageError when a command without positional arguments got some."""
     if words:

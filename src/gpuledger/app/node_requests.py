@@ -11,16 +11,16 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from gpuledger.app.control_socket import NoServeRunning, SocketForbidden, exchange, exchange_with
+from gpuledger.app.flags import refuse_other_flags
 from gpuledger.app.ledger_file import LedgerForbidden, open_history
 from gpuledger.app.node_api import NodeApiClient
-from gpuledger.config.commands import ALL_GROUPS
 from gpuledger.config.load import settings_of
 from gpuledger.http.client_messages import json_error
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.read_only_file import LedgerNotFound
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import build_settings, declared_settings
+from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NO_SOCKET, ControlSettings
 from gpuledger.terminal.settings import NodeUrlSettings
 
@@ -129,11 +129,9 @@ def request_parameters(
     """
     if "state_dir" in flags and access.url and not access.url.startswith(UNIX):
         raise UsageError("--url and --state-dir exclude each other: choose one ledger")
-    local = {item.key for group in _LOCAL for _, item, _ in declared_settings(group)}
-    for key in flags:
-        if key not in (*names.values(), *local):
-            flag, where = settings_of(ALL_GROUPS)[key].flags[0], access.url or "the running gpuledger"
-            raise UsageError(f"{flag}: {where} reports by its own settings; omit this flag")
+    where = access.url or "the running gpuledger"
+    honored = {*names.values(), *settings_of(_LOCAL)}
+    refuse_other_flags(flags, honored, f": {where} reports by its own settings; omit this flag")
     given = {name: values[key] for name, key in names.items() if key in values}
     return {name: _parameter(value) for name, value in given.items() if value not in (None, "")}
 

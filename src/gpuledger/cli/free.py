@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from gpuledger.app.flags import parse_command
+from gpuledger.app.flags import parse_command, refuse_other_flags
 from gpuledger.app.free_client import (
     FreeAnswer,
     list_devices,
@@ -134,11 +134,8 @@ def _check_flags(settings: FreeSettings, flags: Collection[str], command: Sequen
     if "top.fleet" in flags and not is_listing:
         raise UsageError("--fleet shows the GPUs of all nodes; take one on its node: ssh NODE gpuledger free")
     if "top.fleet" in flags:
-        of_fleet = settings_of(_OF_FLEET).keys() - {"free.for"}
-        for key in flags:
-            if key not in of_fleet:
-                flag = settings_of(FREE_GROUPS.values())[key].flags[0]
-                raise UsageError(f"{flag} has no effect on what --fleet shows: omit it")
+        honored = settings_of(_OF_FLEET).keys() - {"free.for"}
+        refuse_other_flags(flags, honored, " has no effect on what --fleet shows: omit it")
     if settings.release and (settings.env or command is not None):
         other = "--env" if settings.env else "a command"
         raise UsageError(f"--release and {other} exclude each other: release first, then take")

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.app.flags import parse_command
+from gpuledger.app.flags import parse_command, refuse_other_flags
 from gpuledger.app.logs import configure_logging, silence_node_log
 from gpuledger.app.node_requests import UNIX
 from gpuledger.app.stop_signals import StopRequest
@@ -109,12 +109,9 @@ def _refuse_other_machines(flags: Collection[str], access: NodeAccessSettings, f
         return
     of_any = {"interval", *settings_of(_OF_ANY_NODE)} - {"top.command_lines"}
     place = "--url" if access.urls else "--fleet"
-    for key in flags:
-        if key not in of_any:
-            flag = settings_of(TOP_GROUPS.values())[key].flags[0]
-            raise UsageError(
-                f"{flag} is for reading this machine, and {place} shows others: omit one of them"
-            )
+    refuse_other_flags(
+        flags, of_any, f" is for reading this machine, and {place} shows others: omit one of them"
+    )
 
 
 # Flags that `top --fleet` cannot honor, by key.

@@ -24,18 +24,19 @@ from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import CollectorRun, SourceInfo
 from gpuledger.model.workload import Workload
-from ledger_helpers import UNIX, Run, assert_books_balance, exported_values, rows
+from ledger_helpers import (
+    TRAINED,
+    TRAINING,
+    UNIX,
+    Run,
+    assert_books_balance,
+    exported_values,
+    post_training,
+    rows,
+)
 from report_helpers import report_of
 
-A = gpu(0, sm_count=132)
-P = process(A, 1, workload=Workload("pod", "ml", "train-0"))
 J = 1000
-
-
-def post(run: Run, count: int, start: int = 0) -> CollectorRun:
-    for number in range(count):
-        (part,) = run.tick({A: (start + number) * 100 * J}, [P]).parts
-    return part
 
 
 def test_a_second_writer_is_refused_with_a_one_line_error(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 def test_an_older_schema_is_migrated_with_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Run(tmp_path)
-    post(first, 5)
+    post_training(first, 5)
     first.store.close()
     more = "ALTER TABLE epochs ADD COLUMN note TEXT; CREATE TABLE extra (a)"
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, more))
@@ -75,7 +76,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Run(tmp_path)
-    post(first, 5)
+    post_training(first, 5)
     first.store.close()
     before = len(schema.MIGRATIONS)
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, "CREATE TABLE extra (a); SELECT nonsense"))
@@ -126,7 +127,7 @@ def test_a_damaged_file_is_set_aside_and_a_new_ledger_begins(
     damage: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Run(tmp_path)
-    post(first, 20)
+    post_training(first, 20)
     first.store.close()
     damage(first.store.file)  # type: ignore[operator]  # one of the list
     content = first.store.file.read_bytes()
@@ -135,9 +136,9 @@ def test_a_damaged_file_is_set_aside_and_a_new_ledger_begins(
     assert "a new ledger begins" in caplog.text
     (aside,) = tmp_path.glob("gpuledger.db.corrupt-*[0-9]")
     assert aside.read_bytes() == content
-    assert post(second, 20, start=100).success
+    assert post_training(second, 20, start=100).success
     assert assert_books_balance(second.store.file) > 0
-    assert second.ledger.state.energy.totals == {A.uuid: 18 * 100 * J}
+    assert second.ledger.state.energy.totals == {TRAINED.uuid: 18 * 100 * J}
 
 
 def damage_while_open(run: Run) -> None:
@@ -152,11 +153,11 @@ def damage_while_open(run: Run) -> None:
 
 def test_activity_that_only_the_damaged_file_had_is_unknown(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    here = [process(A, 1, sm=0.0)]
+    here = [process(TRAINED, 1, sm=0.0)]
     for second in range(121):
         if second == 110:
             damage_while_open(run)
-        run.tick({A: second * 1000 * J}, here, busy=False)
+        run.tick({TRAINED: second * 1000 * J}, here, busy=False)
     run.store.close()
     (line,) = report_of(run.store.file).lines
     # Memory has the current minute, from second 100 on.
@@ -167,13 +168,13 @@ def test_a_file_damaged_while_open_is_replaced_and_gets_everything_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(tmp_path)
-    post(run, 20)
+    post_training(run, 20)
     before = exported_values(run.ledger.state)
     damage_while_open(run)
-    part = post(run, 1, start=20)
+    part = post_training(run, 1, start=20)
     assert "replaced" in part.error
     assert list(tmp_path.glob("*.corrupt-*[0-9]"))
-    assert post(run, 5, start=21).success
+    assert post_training(run, 5, start=21).success
     # The exported counters are not affected.
     after = exported_values(run.ledger.state)
     assert all(after[name] >= joules for name, joules in before.items())
@@ -181,7 +182,7 @@ def test_a_file_damaged_while_open_is_replaced_and_gets_everything_in_memory(
     assert len(rows(run.store.file, "SELECT * FROM sessions")) == 1
     run.kill()
     again = Run(tmp_path, clock=run.clock)
-    assert exported_values(again.tick({A: 2500 * J}, [P])) == after
+    assert exported_values(again.tick({TRAINED: 2500 * J}, [TRAINING])) == after
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,9 @@ def test_history_that_cannot_be_read_is_left_and_everything_else_goes_on(
     def minutes(count: int) -> CollectorRun:
         for _ in range(count):
             number = next(counter)
-            (part,) = run.tick({A: number * 300 * J}, [P] if number % 3 else [], seconds=60.0).parts
+            (part,) = run.tick(
+                {TRAINED: number * 300 * J}, [TRAINING] if number % 3 else [], seconds=60.0
+            ).parts
         return part
 
     minutes(50)
@@ -216,7 +219,7 @@ def test_history_that_cannot_be_read_is_left_and_everything_else_goes_on(
     assert "`gpuledger books check`" in part.error
     assert caplog.text.count("neither summed") == 1
     assert not list(tmp_path.glob("*.corrupt-*"))
-    assert run.ledger.state.energy.totals[A.uuid] == 298 * 300 * J
+    assert run.ledger.state.energy.totals[TRAINED.uuid] == 298 * 300 * J
     assert rows(run.store.file, "SELECT value FROM meta WHERE key = 'unix'") == [(run.clock.unix(),)]
 
 
@@ -240,11 +243,11 @@ def test_a_removed_ledger_is_created_again_with_everything_in_memory(
 ) -> None:
     (tmp_path / "books").mkdir()
     run = Run(tmp_path / "books")
-    post(run, 20)
+    post_training(run, 20)
     before = exported_values(run.ledger.state)
     take_away(tmp_path / "books")
-    assert "created again" in post(run, 1, start=20).error
-    assert post(run, 5, start=21).success
+    assert "created again" in post_training(run, 1, start=20).error
+    assert post_training(run, 5, start=21).success
     after = exported_values(run.ledger.state)
     assert all(after[name] >= joules for name, joules in before.items())
     with pytest.raises(GpuledgerError, match="another gpuledger"):
@@ -253,43 +256,43 @@ def test_a_removed_ledger_is_created_again_with_everything_in_memory(
     assert len(rows(run.store.file, "SELECT * FROM sessions")) == 1
     run.kill()
     again = Run(tmp_path / "books", clock=run.clock)
-    assert exported_values(again.tick({A: 2500 * J}, [P])) == after
+    assert exported_values(again.tick({TRAINED: 2500 * J}, [TRAINING])) == after
 
 
 def test_a_foreign_file_in_place_of_the_ledger_is_not_touched_but_reported(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    post(run, 5)
+    post_training(run, 5)
     other = tmp_path / "backup"
     other.write_bytes(b"of yesterday")
     other.replace(run.store.file)
-    assert "another file has replaced it" in post(run, 1, start=5).error
+    assert "another file has replaced it" in post_training(run, 1, start=5).error
     assert run.store.file.read_bytes() == b"of yesterday"
     run.store.file.unlink()
     run.clock.advance(60)
-    post(run, 1, start=6)
-    assert post(run, 2, start=7).success
+    post_training(run, 1, start=6)
+    assert post_training(run, 2, start=7).success
     assert_books_balance(run.store.file)
 
 
 def test_a_directory_moved_behind_a_link_is_still_the_same(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     run = Run(tmp_path / "books")
-    post(run, 5)
+    post_training(run, 5)
     (tmp_path / "books").rename(tmp_path / "disk")
     (tmp_path / "books").symlink_to(tmp_path / "disk")
-    assert post(run, 5, start=5).success
+    assert post_training(run, 5, start=5).success
 
 
 def test_a_stop_right_after_the_damage_leaves_a_complete_new_ledger(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    post(run, 20)
+    post_training(run, 20)
     damage_while_open(run)
-    assert "replaced" in post(run, 1, start=20).error
+    assert "replaced" in post_training(run, 1, start=20).error
     before = exported_values(run.ledger.state)
     run.store.close()
     assert_books_balance(run.store.file)
     again = Run(tmp_path, clock=run.clock)
-    assert post(again, 5, start=21).success
+    assert post_training(again, 5, start=21).success
     assert_books_balance(again.store.file)
     after = exported_values(again.ledger.state)
     assert all(after[name] >= joules for name, joules in before.items())
@@ -302,28 +305,28 @@ def test_a_replaced_ledger_knows_a_gpu_that_was_lost_earlier(tmp_path: Path) -> 
     theirs = process(lost, 2, workload=Workload("pod", "ml", "train-1"))
     run = Run(tmp_path, settings=patient)
     for number in range(20):
-        run.tick({A: number * 100 * J, lost: number * 100 * J}, [P, theirs])
+        run.tick({TRAINED: number * 100 * J, lost: number * 100 * J}, [TRAINING, theirs])
     damage_while_open(run)
     for number in range(20, 23):
-        before = exported_values(run.tick({A: number * 100 * J}, [P]))
+        before = exported_values(run.tick({TRAINED: number * 100 * J}, [TRAINING]))
     run.store.close()
     again = Run(tmp_path, clock=run.clock, settings=patient)
     assert len(list(tmp_path.glob("*.corrupt-*[0-9]"))) == 1, "the new ledger is read"
-    after = exported_values(again.tick({A: 2300 * J, lost: 1900 * J}, [P]))
+    after = exported_values(again.tick({TRAINED: 2300 * J, lost: 1900 * J}, [TRAINING]))
     theirs_before = {name: joules for name, joules in before.items() if lost.uuid in name}
     assert {name: after[name] for name in theirs_before} == theirs_before
 
 
 def test_a_locked_file_is_retried_with_growing_delays(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    post(run, 5)
+    post_training(run, 5)
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        outcomes = [post(run, 1, start=5 + second).error for second in range(4)]
+        outcomes = [post_training(run, 1, start=5 + second).error for second in range(4)]
         assert all("locked" in error for error in outcomes)
         other.execute("ROLLBACK")
     run.clock.advance(60)
-    assert post(run, 1, start=9).success
+    assert post_training(run, 1, start=9).success
     assert_books_balance(run.store.file)
 
 
@@ -342,9 +345,9 @@ def test_an_unusable_directory_keeps_the_ledger_in_memory_and_is_reported(
     )
     run = Run.__new__(Run)
     run.boot, run.clock, run.store, run.ledger = "boot", clock, store, Ledger(LedgerSettings(), store)
-    part = post(run, 10)
+    part = post_training(run, 10)
     assert "is kept in memory" in part.error
-    assert run.ledger.state.energy.totals == {A.uuid: 8 * 100 * J}
+    assert run.ledger.state.energy.totals == {TRAINED.uuid: 8 * 100 * J}
     store.close()
 
 
@@ -368,7 +371,7 @@ def test_files_of_another_user_keep_the_ledger_in_memory_with_a_remedy(
 
 def test_a_read_only_file_keeps_the_ledger_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Run(tmp_path)
-    post(first, 5)
+    post_training(first, 5)
     first.store.close()
     # Root can write regardless of the mode, so SQLite opens the file read-only.
     connect = Store._connect
@@ -380,9 +383,9 @@ def test_a_read_only_file_keeps_the_ledger_in_memory(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Store, "_connect", read_only)
     second = Run(tmp_path, clock=first.clock)
-    part = post(second, 5, start=10)
+    part = post_training(second, 5, start=10)
     assert "readonly" in part.error
-    assert second.ledger.state.energy.totals[A.uuid] > 0
+    assert second.ledger.state.energy.totals[TRAINED.uuid] > 0
     second.store.close()
 
 
@@ -405,7 +408,7 @@ def test_state_dir_none_keeps_the_ledger_in_memory(tmp_path: Path) -> None:
 def test_the_ledger_is_readable_only_by_its_user(tmp_path: Path) -> None:
     folder = create_state_dir(str(tmp_path / "new" / "books"), {})
     run = Run(folder)
-    post(run, 2)
+    post_training(run, 2)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
     run.store.close()
@@ -424,10 +427,10 @@ def test_without_the_system_directory_the_users_own_is_used(tmp_path: Path) -> N
 def history(run: Run, hours: int) -> None:
     """A Session and one or two Spans each hour."""
     for hour in range(hours):
-        mine = [process(A, 1, ticks=hour + 1)]
+        mine = [process(TRAINED, 1, ticks=hour + 1)]
         for part in range(3):
-            run.tick({A: (hour * 3 + part) * 100 * J}, mine, seconds=20.0)
-        run.tick({A: (hour * 3 + 2) * 100 * J}, [], seconds=3540.0)
+            run.tick({TRAINED: (hour * 3 + part) * 100 * J}, mine, seconds=20.0)
+        run.tick({TRAINED: (hour * 3 + 2) * 100 * J}, [], seconds=3540.0)
 
 
 def test_history_beyond_the_retention_is_deleted_and_the_books_balance(tmp_path: Path) -> None:

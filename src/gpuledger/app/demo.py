@@ -47,20 +47,22 @@ teams:
 
 
 class HistoryClock:
-    """A clock that begins in the past, stands still until it is advanced, and in the present is the real one.
+    """A clock that begins in the past, stands still until it is advanced, and in the present runs.
 
-    `lag` is how far it is behind, in seconds of the source's clock, of which `speed` pass in a second.
+    `lag` is how far it is behind, in seconds of the source's clock, of which `speed` pass in a second. It
+    measures from before the machine's boot, so that `elapsed` is not negative after a boot within the `lag`.
     """
 
     def __init__(self, clock: Clock, lag: float, speed: float) -> None:
         self._clock = clock
         self._speed = speed
-        self._at = clock.elapsed() - lag / speed
+        self._before_boot = lag / speed
+        self._at = clock.elapsed()
 
     @property
     def lag(self) -> float:
         """How far it is behind."""
-        return max(0.0, self._clock.elapsed() - self._at) * self._speed
+        return max(0.0, self._present() - self._at) * self._speed
 
     def unix(self) -> float:
         """Wall time in unix seconds."""
@@ -68,13 +70,16 @@ class HistoryClock:
 
     def elapsed(self) -> float:
         """Monotonic seconds."""
-        return min(self._at, self._clock.elapsed())
+        return min(self._at, self._present())
 
     def advance(self, seconds: float) -> None:
         """Pass this much of the source's time, at most up to the present."""
         self._at += seconds / self._speed
-        if self._at >= self._clock.elapsed():
+        if self._at >= self._present():
             self._at = inf
+
+    def _present(self) -> float:
+        return self._clock.elapsed() + self._before_boot
 
 
 def write_history(

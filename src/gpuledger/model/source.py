@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Returns wall time in unix seconds; it can step."""
 
     def elapsed(self) -> float:
-        """Returns monotonic seconds that include suspend (CLOCK_BOOTTIME on a real machine)."""
+        """Returns monotonic seconds, not negative, that include suspend (CLOCK_BOOTTIME on a machine)."""
 
 
 class Host(Protocol):

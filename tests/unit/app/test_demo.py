@@ -18,10 +18,13 @@ from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
 from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NO_SOCKET, ControlSettings
+from ledger_helpers import rows
 
 # Simulated seconds: coarse steps, then fine ones.
 PAST, RECENT = 2000, 100
 NOW = 1_700_000_000.0
+# Seconds since a boot: less than the past that a demo simulates.
+JUST_BOOTED = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +32,7 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The configuration of a demo, with books up to now."""
     folder = tmp_path_factory.mktemp("books")
     file = write_demo_configuration(folder)
-    clock = HistoryClock(FakeClock(NOW), PAST, 1.0)
+    clock = HistoryClock(FakeClock(NOW, JUST_BOOTED), PAST, 1.0)
     made = assemble_node(load_values(NODE_GROUPS.values(), {}, {}, file, ALL_GROUPS), clock)
     done: list[float] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -79,6 +82,11 @@ def test_every_second_is_watched_and_has_a_price(books: Path, capsys: pytest.Cap
     assert found["settings"]["price.currency"] == "EUR"
 
 
+def test_books_are_stored_from_their_begin_on_a_machine_that_was_just_booted(books: Path) -> None:
+    (file,) = books.parent.glob("*.db")
+    assert rows(file, "SELECT value FROM meta WHERE key = 'begun'") == [(NOW - PAST,)]
+
+
 def test_prices_are_labelled_as_demo_prices(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert any("demo prices" in note for note in reported(books, capsys)["notes"])
     assert main(["report", "--config", str(books)]) == 0
@@ -105,15 +113,15 @@ def test_the_clock_comes_from_the_past_to_the_present(speed: float) -> None:
     real = FakeClock(NOW)
     clock = HistoryClock(real, 100.0, speed)
     assert clock.unix() == real.unix() - 100
-    assert clock.elapsed() == real.elapsed() - 100 / speed
+    assert clock.elapsed() == real.elapsed()
     clock.advance(60)
     assert clock.unix() == real.unix() - 40
     real.advance(1 / speed)
-    assert clock.elapsed() == real.elapsed() - 41 / speed
+    assert clock.elapsed() == real.elapsed() + 59 / speed
     assert clock.lag == pytest.approx(41)
     clock.advance(60)
     for _ in range(2):
-        assert (clock.unix(), clock.elapsed(), clock.lag) == (real.unix(), real.elapsed(), 0)
+        assert (clock.unix(), clock.elapsed(), clock.lag) == (real.unix(), real.elapsed() + 100 / speed, 0)
         real.advance(10)
 
 

@@ -62,7 +62,8 @@ class LedgerAccess:
         """The current time in unix seconds; in a simulated ledger the end of its history."""
         if not self.simulated:
             return self.clock.unix()
-        return state.unix if history is None else history.last
+        # A ledger without readings has no end.
+        return (history is not None and history.last) or state.unix
 
 
 _LOG = logging.getLogger(__name__)

@@ -221,6 +221,15 @@ def test_now_in_a_simulated_ledger_is_its_end(node: Node) -> None:
     assert list_sessions(node.state, ledger_access, parameters())["sessions"] == []
 
 
+def test_now_in_a_simulated_ledger_without_readings_is_that_of_the_node(node: Node, tmp_path: Path) -> None:
+    node.tick(process(CARD, 7))
+    empty = Run(tmp_path / "empty")
+    empty.store.close()
+    ledger_access = LedgerAccess(FakeClock(UNIX), lambda: History(empty.store.file), simulated=True)
+    body = list_sessions(node.state, ledger_access, parameters())
+    assert ([one["pid"] for one in body["sessions"]], body["until"]) == ([7], node.state.unix)
+
+
 def test_paging_returns_each_session_once(node: Node) -> None:
     for pid in range(1, 24):
         node.tick(process(CARD, pid, ticks=pid), *([process(OTHER, 99)] if pid > 9 else []))

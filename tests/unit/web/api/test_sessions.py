@@ -223,11 +223,13 @@ def test_now_in_a_simulated_ledger_is_its_end(node: Node) -> None:
 
 def test_now_in_a_simulated_ledger_without_readings_is_that_of_the_node(node: Node, tmp_path: Path) -> None:
     node.tick(process(CARD, 7))
+    (tmp_path / "empty").mkdir()
     empty = Run(tmp_path / "empty")
     empty.store.close()
     ledger_access = LedgerAccess(FakeClock(UNIX), lambda: History(empty.store.file), simulated=True)
-    body = list_sessions(node.state, ledger_access, parameters())
+    body = list_sessions(node.state, ledger_access, parameters("since=3m"))
     assert ([one["pid"] for one in body["sessions"]], body["until"]) == ([7], node.state.unix)
+    assert body["from_books"]
 
 
 def test_paging_returns_each_session_once(node: Node) -> None:

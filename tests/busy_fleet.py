@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
 from alert_page import Series, recorded_series
-from alert_scenarios import healthy_agent, healthy_operator
+from alert_targets import healthy_agent, healthy_operator
 
 # Seconds between samples.
 STEP = 240

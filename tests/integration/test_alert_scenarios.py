@@ -15,7 +15,8 @@ import pytest
 
 import busy_fleet
 from alert_page import STEP, Series, import_lines, rules_of, specs
-from alert_scenarios import SCENARIOS, Scenario
+from alert_scenarios import SCENARIOS
+from alert_targets import Scenario
 from busy_fleet import fleet_series
 from dashboards import AGENTS, substituted
 from running import PATIENCE, assert_each, failures, get, victoria_metrics

@@ -8,7 +8,6 @@ import json
 import shutil
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from builders import gpu, process
 from gpuledger.cli.main import main
 from gpuledger.model.workload import Workload
 from ledger_helpers import Run
+from unit.cli.support import document, output
 
 A = gpu(0, name="NVIDIA H100", sm_count=132)
 J = 1000
@@ -42,15 +42,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def books(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
-
-
-def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
-
-
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    return dict(json.loads(output(capsys, *words, "--format", "json")))
 
 
 def test_the_row_is_that_of_the_report_in_every_column(

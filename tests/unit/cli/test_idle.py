@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +14,7 @@ from builders import gpu, process
 from gpuledger.cli.main import main
 from gpuledger.model.workload import Workload
 from ledger_helpers import Run
+from unit.cli.support import document, output
 
 A, B = gpu(0, name="NVIDIA H100"), gpu(1, name="NVIDIA H100")
 ANN, BOB = (Workload("user", user=name) for name in ("ann", "bob"))
@@ -44,15 +43,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def books(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
-
-
-def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
-
-
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    return dict(json.loads(output(capsys, *words, "--format", "json")))
 
 
 def test_the_cost_is_the_digits_of_the_report(books: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +12,7 @@ from builders import gpu, process
 from gpuledger.cli.main import main
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import Run
+from unit.cli.support import document, output
 
 A, B = gpu(0, name="NVIDIA H100 80GB HBM3"), gpu(1, name="NVIDIA H100 80GB HBM3")
 ME = pwd.getpwuid(os.getuid()).pw_name
@@ -37,18 +36,9 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def output(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
-
-
 def failure(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     code = main(list(words))
     return code, capsys.readouterr().err
-
-
-def document(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    return dict(json.loads(output(capsys, *words, "--format", "json")))
 
 
 @pytest.mark.parametrize("by", ["job", "user", "owner", "gpu", "slurm_account"])

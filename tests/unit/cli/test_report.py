@@ -1,10 +1,7 @@
-"""`gpuledger report` and `gpuledger explain` on the database of a ledger."""
+"""`gpuledger report` on the database of a ledger."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import shutil
 import sqlite3
 from collections import Counter
@@ -15,47 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from builders import FakeClock, gpu, instance, process
+from builders import FakeClock, instance, process
 from gpuledger.cli.main import main
 from gpuledger.ledger.report.formats import format_time
 from gpuledger.ledger.store.schema import MIGRATIONS
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run, as_simulated, rows
 from report_helpers import folded
-
-A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
-J = 1000
-TRAIN = Workload("pod", "ml", "train-0", "main", labels=(("team", "blue"),))
-CHAT = Workload("pod", "web", "chat-0", "main", labels=(("team", "red"),))
-ALL = ("--since", "2023-01-01")
+from unit.cli.support import ALL, CHAT, TRAIN, A, J, error_of, figures, output, write_two_pods
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two hours: one pod alone on a GPU, then sharing it; the second GPU is idle."""
     folder = tmp_path_factory.mktemp("books")
-    run = Run(folder)
-    train, chat = process(A, 11, workload=TRAIN), process(A, 12, workload=CHAT, name="vllm")
-    for minute in range(120):
-        mine = [train] if minute < 60 else [train, chat]
-        run.tick({A: minute * 1000 * J, B: minute * 100 * J}, mine, seconds=60.0)
-    run.store.close()
+    write_two_pods(folder)
     return folder
 
 
 @pytest.fixture
 def books(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
-
-
-def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
-
-
-def figures(capsys: pytest.CaptureFixture[str], books: Path, *words: str) -> list[dict[str, str]]:
-    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--format", "csv", *words)
-    return list(csv.DictReader(io.StringIO(text)))
 
 
 def test_rows_sum_to_the_counters(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +49,7 @@ def test_prices_come_from_the_configuration_too(
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("price: {kwh: 0.3, gpu_hour: 2, currency: eur}\nco2: {g_per_kwh: 380}\n")
-    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--config", str(config))
+    text = output(capsys, "report", "--state-dir", str(books), *ALL, "--config", str(config))
     assert "cost EUR" in text
     assert "kg CO2" in text
 
@@ -97,58 +73,10 @@ def test_a_report_does_not_disturb_a_running_ledger(
     run = Run(tmp_path)
     for minute in range(10):
         run.tick({A: minute * 1000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
-    assert "ml/train-0" in run_command(capsys, "report", "--state-dir", str(tmp_path), *ALL)
+    assert "ml/train-0" in output(capsys, "report", "--state-dir", str(tmp_path), *ALL)
     state = run.tick({A: 11_000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
     assert state.parts[0].success
     run.store.close()
-
-
-def test_explain_sums_to_the_reported_energy(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bills = {row["pod"]: row for row in figures(capsys, books, "--by", "pod")}
-    for pod in ("train-0", "chat-0"):
-        found = json.loads(run_command(capsys, "explain", pod, "--state-dir", str(books), "--format", "json"))
-        assert found["millijoules"] == int(bills[pod]["millijoules"])
-        assert found["millijoules"] == sum(one["millijoules"] for one in found["intervals"])
-
-
-def test_explain_names_the_sharing_owners_and_the_reason(
-    books: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = run_command(capsys, "explain", "ml/train-0", "--state-dir", str(books))
-    assert "pid 11 python3 on GPU 0 GPU-0" in text
-    assert "measured" in text
-    assert "with web/chat-0" in text
-    assert "alone on the whole GPU, so it gets all of the counter's energy" in text
-    assert "shared: split by engine time; idle power, if known, split equally" in text
-
-
-@pytest.mark.parametrize("word", ["11", "pid:11", "pod:train-0", "pod:ml/train-0"])
-def test_explain_accepts_every_form_of_a_name(
-    books: Path, capsys: pytest.CaptureFixture[str], word: str
-) -> None:
-    found = json.loads(run_command(capsys, "explain", word, "--state-dir", str(books), "--format", "json"))
-    assert [one["pid"] for one in found["sessions"]] == [11]
-    assert found["low_millijoules"] <= found["millijoules"] <= found["high_millijoules"]
-
-
-def test_explain_reports_energy_without_detail_after_folding(
-    books: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "old").mkdir()
-    folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
-    found = json.loads(
-        run_command(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"), "--format", "json")
-    )
-    booked = rows(books / "gpuledger.db", "SELECT measured + apportioned FROM usage WHERE number = 1")[0][0]
-    assert found["millijoules"] == found["millijoules_without_detail"] == booked
-    assert "without detail" in run_command(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"))
-
-
-def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) in (1, 2)
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    return error
 
 
 def test_errors_are_one_line_that_names_the_remedy(
@@ -198,16 +126,6 @@ def test_errors_are_one_line_that_names_the_remedy(
     }
     for words, line in cases.items():
         assert line in error_of(capsys, *words), words
-
-
-def test_an_ambiguous_number_needs_a_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(tmp_path)
-    processes = [process(A, 4711, workload=TRAIN), process(B, 12, workload=Workload("slurm", job="4711"))]
-    for minute in range(5):
-        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, processes, seconds=60.0)
-    run.store.close()
-    assert "use pid:4711 or job:4711" in error_of(capsys, "explain", "4711", "--state-dir", str(tmp_path))
-    assert run_command(capsys, "explain", "job:4711", "--state-dir", str(tmp_path)).startswith("job 4711:")
 
 
 def test_a_simulated_ledger_is_marked(
@@ -316,46 +234,6 @@ def test_the_known_owner_of_a_process_is_kept_at_its_end(
         assert used == {{"pod": "train-0", "team": "blue"}[key]}
 
 
-def test_the_bounds_of_a_process_do_not_change_after_folding(
-    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "old").mkdir()
-    folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
-    found = [
-        json.loads(run_command(capsys, "explain", "pid:12", "--state-dir", str(folder), "--format", "json"))
-        for folder in (books, tmp_path / "old")
-    ]
-    for key in ("millijoules", "low_millijoules", "high_millijoules"):
-        assert found[0][key] == found[1][key], key
-
-
-def test_a_job_with_a_thousand_pods_and_non_ascii_names_is_explained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Run(tmp_path)
-    for first in range(0, 1100, 50):
-        pods = [
-            Workload("pod", "ml", f"tâche-{number}", "main", controller_kind="Job", controller="tâche")
-            for number in range(first, first + 50)
-        ]
-        processes = [process(A, first + number, workload=pod) for number, pod in enumerate(pods, 1)]
-        run.tick({A: first * 1000 * J}, processes, seconds=10.0)
-    run.store.close()
-    (tmp_path / "old").mkdir()
-    folded(tmp_path / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
-    for folder in (tmp_path, tmp_path / "old"):
-        found = json.loads(
-            run_command(capsys, "explain", "job:tâche", "--state-dir", str(folder), "--format", "json")
-        )
-        (row,) = (row for row in figures(capsys, folder, "--by", "job") if row["job"])
-        assert found["millijoules"] == int(row["millijoules"]) > 1_000_000
-
-
-@pytest.mark.parametrize("word", ["99999999999999999999", "pid:²", "²", "pid:", "pod:", "job:", "/", "''"])
-def test_malformed_names_are_not_found(books: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
-    assert f"'{word}' is not in" in error_of(capsys, "explain", word, "--state-dir", str(books))
-
-
 def test_a_damaged_ledger_is_a_one_line_error(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = books / "gpuledger.db"
     content = bytearray(file.read_bytes())
@@ -364,47 +242,13 @@ def test_a_damaged_ledger_is_a_one_line_error(books: Path, capsys: pytest.Captur
     assert "is damaged" in error_of(capsys, "report", "--state-dir", str(books), *ALL)
 
 
-def test_a_pod_with_an_allocation_but_no_process_is_explained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Run(tmp_path)
-    holder = Allocation(A, Workload("pod", "notebooks", "jupyter", "main"))
-    for minute in range(61):
-        run.tick({A: minute * 1000 * J}, [], seconds=60.0, allocations=(holder,))
-    run.store.close()
-    text = run_command(capsys, "explain", "notebooks/jupyter", "--state-dir", str(tmp_path))
-    assert "allocated: GPU 0 GPU-0" in text
-    assert "without a process there for 1.00 h" in text
-    (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod") if row["pod"])
-    # It keeps the GPU from others, so it has its time.
-    assert (float(row["held_gpu_hours"]), float(row["gpu_hours"]), row["millijoules"]) == (1.0, 1.0, "0")
-    (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod", "--basis", "residence") if row["pod"])
-    assert float(row["gpu_hours"]) == 0.0
-
-
-def test_an_ambiguous_pod_name_needs_its_namespace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = Run(tmp_path)
-    processes = [
-        process(card, 1, workload=Workload("pod", space, "same", "main"))
-        for card, space in ((A, "blue"), (B, "red"))
-    ]
-    for minute in range(5):
-        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, processes, seconds=60.0)
-    run.store.close()
-    here = ("--state-dir", str(tmp_path))
-    assert "use pod:blue/same or pod:red/same" in error_of(capsys, "explain", "same", *here)
-    assert run_command(capsys, "explain", "pod:red/same", *here).startswith("pod red/same:")
-
-
 def test_books_that_do_not_balance_are_reported(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = ("report", "--state-dir", str(books), *ALL)
-    assert "DO NOT BALANCE" not in run_command(capsys, *whole)
+    assert "DO NOT BALANCE" not in output(capsys, *whole)
     with closing(sqlite3.connect(books / "gpuledger.db")) as file:
         file.execute("UPDATE shares SET millijoules = millijoules + 1000")
         file.commit()
-    assert "THE BOOKS DO NOT BALANCE: the total of GPU-0 has -" in run_command(capsys, *whole)
+    assert "THE BOOKS DO NOT BALANCE: the total of GPU-0 has -" in output(capsys, *whole)
     assert main([*whole, "--format", "csv"]) == 0
     assert "DO NOT BALANCE" in capsys.readouterr().err
 
@@ -415,7 +259,7 @@ def test_a_name_adds_no_lines_to_the_report(tmp_path: Path, capsys: pytest.Captu
     for minute in range(5):
         run.tick({A: minute * 1000 * J}, [process(A, 1, workload=evil)], seconds=60.0)
     run.store.close()
-    text = run_command(capsys, "report", "--state-dir", str(tmp_path), *ALL, "--by", "pod")
+    text = output(capsys, "report", "--state-dir", str(tmp_path), *ALL, "--by", "pod")
     assert "evil\\n total  999\\x1b[2J" in text
     assert "\x1b" not in text
 
@@ -471,7 +315,7 @@ def test_every_hour_has_rows_of_its_own(books: Path, capsys: pytest.CaptureFixtu
     rows_now = figures(capsys, books, "--every", "hour", "--by", "pod", *PRICED)
     assert len({row["period"] for row in rows_now}) == 3
     assert exact(rows_now)[:2] == exact(figures(capsys, books, *PRICED))[:2]
-    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--every", "hour")
+    text = output(capsys, "report", "--state-dir", str(books), *ALL, "--every", "hour")
     assert text.splitlines()[2].startswith("period")
 
 
@@ -481,7 +325,7 @@ def test_several_keys_have_a_column_each(books: Path, capsys: pytest.CaptureFixt
         ("ml", "NVIDIA H100"),
         ("web", "NVIDIA H100"),
     }
-    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--by", "namespace,model")
+    text = output(capsys, "report", "--state-dir", str(books), *ALL, "--by", "namespace,model")
     assert text.splitlines()[2].split()[:2] == ["namespace", "model"]
 
 
@@ -496,13 +340,13 @@ def test_the_basis_is_chosen_when_the_report_is_made(
     for basis, paying in (("allocation", "train-0"), ("residence", "chat-0")):
         words = ("--by", "pod", "--basis", basis)
         assert hours_of(tmp_path, paying, capsys, *words) == 1.0
-        text = run_command(capsys, "report", "--state-dir", str(tmp_path), *ALL, *words)
+        text = output(capsys, "report", "--state-dir", str(tmp_path), *ALL, *words)
         assert f"GPU time by {basis}" in text.splitlines()[0]
 
 
 def test_a_price_list_without_a_match_names_the_gpu(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listed = '[{"gpu": "*A100*", "price": 1}]'
-    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--price.gpu-hour", listed)
+    text = output(capsys, "report", "--state-dir", str(books), *ALL, "--price.gpu-hour", listed)
     total = next(line for line in text.splitlines() if line.startswith("total"))
     assert " 0+ " in total
     assert "price.gpu_hour: no entry matches NVIDIA H100" in text
@@ -511,5 +355,5 @@ def test_a_price_list_without_a_match_names_the_gpu(books: Path, capsys: pytest.
 
 
 def test_a_report_of_a_month_names_it_in_its_range(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = run_command(capsys, "report", "--state-dir", str(books), "--in", "2023-11")
+    text = output(capsys, "report", "--state-dir", str(books), "--in", "2023-11")
     assert text.startswith("2023-11-01 00:00 +0000 to 2023-11-15 ")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -12,71 +10,17 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from builders import GIB, gpu, instance, node_state, process, reading, snapshot
 from golden_state import golden_state
-from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS, parse_collectors
+from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.exposition import text
 from gpuledger.exposition.merging import check_family_specs
-from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device
 from gpuledger.model.node_state import NodeState
-from gpuledger.model.process import GpuProcess
-from gpuledger.model.session import LedgerState, OwnerRow
-from gpuledger.model.snapshot import CollectorRun, Failure, Snapshot, SourceInfo, XidEvent
-from gpuledger.model.workload import Allocation, Workload
-
-SOURCE = SourceInfo("nvml", False, "580.95.05", "13.580.95.05", "13.0")
-CARD = gpu(
-    0, name="NVIDIA H100 80GB HBM3", pci_bus_id="00000000:18:00.0", minor=3, serial="165", vbios="96.00"
-)
-FEW = """\
-DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).
-DCGM_FI_DEV_FB_USED, gauge, Framebuffer memory used (in MiB).
-DCGM_FI_PROF_SM_ACTIVE, gauge, The ratio of cycles an SM has at least 1 warp assigned.
-DCGM_FI_DRIVER_VERSION, label, Driver Version
-"""
-POD = Workload(
-    "pod", "ml", "train-0", "main", "uid-0", labels=(("app.kubernetes.io/name", "t"), ("team", "v"))
-)
-OTHER = Workload("pod", "lab", "notebook-0", "jupyter", "uid-1")
-
-
-def dialect(csv: str = FEW, hostname: str = "node-1", **settings: object) -> DcgmDialect:
-    return DcgmDialect(DcgmSettings(**settings), parse_collectors(csv.encode(), "a.csv"), hostname)  # type: ignore[arg-type]
-
-
-def posted(seen: Snapshot, *allocated: tuple[Device, Workload]) -> NodeState:
-    """Returns the state after the ledger has posted the snapshot, with these allocations."""
-    allocations = tuple(
-        Allocation(device, owner, "pod_resources", "nvidia.com/gpu") for device, owner in allocated
-    )
-    seen = replace(seen, source=SOURCE, allocations=allocations, collected=(CollectorRun("events", 0.0),))
-    return node_state(seen, Ledger(LedgerSettings(zero_hold=0.0)).post(seen))
-
-
-def body(dcgm: DcgmDialect, seen: NodeState) -> str:
-    return text.encode_text(dcgm.families(seen)).decode()
-
-
-Labels = Mapping[str, str]
-
-
-def rows(dcgm: DcgmDialect, seen: NodeState, name: str) -> list[tuple[Labels, float]]:
-    """Returns the samples of one family, without empty labels, as in Prometheus."""
-    for family in dcgm.families(seen):
-        if family.spec.name == name:
-            return [
-                ({key: label for key, label in zip(family.spec.labels, values, strict=True) if label}, value)
-                for values, value in family.samples.items()
-            ]
-    raise AssertionError(f"{name} is not exported")
-
-
-def one_gpu(*processes: object, device: Device = CARD) -> Snapshot:
-    values = {q.TEMPERATURE: 61.0, q.MEMORY_USED: 41 * GIB, q.SM_ACTIVITY: 0.25}
-    return snapshot(reading(device, *processes, values=values))  # type: ignore[arg-type]
+from gpuledger.model.snapshot import CollectorRun, Failure, XidEvent
+from gpuledger.model.workload import Workload
+from unit.dialects.dcgm.support import CARD, OTHER, POD, body, dialect, one_gpu, posted, rows
 
 
 def test_a_small_page_equals_that_of_dcgm_exporter() -> None:
@@ -153,123 +97,6 @@ def test_a_lost_gpu_does_not_affect_others() -> None:
 
 def test_without_a_snapshot_the_page_is_empty() -> None:
     assert body(dialect(), node_state(None)) == ""
-
-
-class TestHolders:
-    """Holder labels: only on devices with exactly one holder."""
-
-    def labels(self, seen: NodeState, **settings: object) -> Labels:
-        ((labels, _),) = rows(dialect("150, gauge, x", hostname="", **settings), seen, "DCGM_FI_DEV_GPU_TEMP")
-        device = {"gpu", "UUID", "pci_bus_id", "device", "modelName"}
-        return {key: value for key, value in labels.items() if key not in device}
-
-    def test_a_pod_with_an_allocated_gpu_and_no_process_is_the_holder(self) -> None:
-        assert self.labels(posted(one_gpu(), (CARD, OTHER)))["pod"] == "notebook-0"
-
-    def test_a_pod_with_a_process_and_no_allocation_is_the_holder(self) -> None:
-        assert self.labels(posted(one_gpu(process(CARD, workload=POD))))["pod"] == "train-0"
-
-    def test_a_gpu_shared_by_two_pods_has_no_pod_label(self) -> None:
-        for seen in (
-            posted(one_gpu(), (CARD, POD), (CARD, OTHER)),
-            posted(one_gpu(process(CARD, 1, workload=OTHER), process(CARD, 2, workload=POD))),
-        ):
-            assert self.labels(seen) == {}
-
-    @pytest.mark.parametrize(
-        ("what", "stranger"),
-        [
-            ("a pod without an allocation", process(CARD, 1, workload=OTHER)),
-            (
-                "a monitoring tool that computes",
-                process(CARD, 1, workload=Workload("unit", unit="dcgm.service")),
-            ),
-            ("a user", process(CARD, 1, workload=Workload("user", user="alice"))),
-            ("a container", process(CARD, 1, workload=Workload("container", container="web"))),
-            ("a display server", process(CARD, 1, types="G", workload=Workload("unit", unit="gdm.service"))),
-            ("a batch job", process(CARD, 1, workload=Workload("slurm", job="7"))),
-        ],
-    )
-    def test_a_process_of_others_does_not_change_the_labels_of_the_allocation(
-        self, what: str, stranger: GpuProcess
-    ) -> None:
-        allocated = self.labels(posted(one_gpu(), (CARD, POD)))
-        assert self.labels(posted(one_gpu(stranger), (CARD, POD))) == allocated, what
-        both = one_gpu(stranger, process(CARD, 2, workload=POD))
-        assert self.labels(posted(both, (CARD, POD))) == allocated, what
-
-    @pytest.mark.parametrize("kind", ["unit", "user", "container"])
-    def test_a_process_of_the_host_does_not_remove_the_label_of_a_running_pod(self, kind: str) -> None:
-        stranger = process(CARD, 1, workload=Workload(kind, unit="x.service", user="ann", container="web"))
-        seen = posted(one_gpu(stranger, process(CARD, 2, workload=POD)))
-        assert self.labels(seen)["pod"] == "train-0"
-
-    def test_an_allocation_that_keeps_nothing_has_no_holder(self) -> None:
-        seen = one_gpu(process(CARD, 2, workload=POD))
-        monitoring = Allocation(CARD, OTHER, "dra", "claim", Fraction(0))
-        seen = replace(seen, allocations=(monitoring,))
-        assert self.labels(node_state(seen, Ledger(LedgerSettings()).post(seen)))["pod"] == "train-0"
-
-    def test_a_process_without_a_known_owner_does_not_remove_the_pod_label(self) -> None:
-        assert (
-            self.labels(posted(one_gpu(process(CARD, missing="not_found")), (CARD, POD)))["pod"] == "train-0"
-        )
-
-    def test_the_container_label_is_the_container_with_the_allocation(self) -> None:
-        sidecar = replace(POD, container="sidecar")
-        both = one_gpu(process(CARD, 1, workload=POD), process(CARD, 2, workload=sidecar))
-        assert self.labels(posted(both, (CARD, POD)))["container"] == "main"
-        assert self.labels(posted(both)) == {"namespace": "ml", "pod": "train-0"}
-
-    def test_uid_and_labels_of_the_pod_are_optional(self) -> None:
-        seen = posted(one_gpu(), (CARD, POD))
-        assert self.labels(seen, pod_uid=True, pod_labels=True) == {
-            "container": "main",
-            "namespace": "ml",
-            "pod": "train-0",
-            "pod_uid": "uid-0",
-            "app_kubernetes_io_name": "t",
-            "team": "v",
-        }
-
-    def test_without_an_allocation_uid_and_labels_are_those_of_the_running_pod(self) -> None:
-        """A pod with the same name and another uid, on another GPU, is a former pod."""
-        card, beside = CARD, gpu(1)
-        former = replace(POD, pod_uid="uid-9", labels=(("team", "w"),))
-        seen = posted(
-            snapshot(
-                reading(beside, process(beside, 1, workload=former)),
-                reading(card, process(card, 2, workload=POD), values={q.TEMPERATURE: 61.0}),
-            )
-        )
-        labels = self.labels(seen, pod_uid=True, pod_labels=True)
-        assert (labels["pod_uid"], labels["team"]) == ("uid-0", "v")
-
-    def test_specs_have_the_optional_holder_labels_if_enabled(self) -> None:
-        (spec,) = dialect("150, gauge, x", pod_uid=True, job_label=True).specs[:1]
-        assert {"container", "namespace", "pod", "pod_uid", "hpc_job"} <= set(spec.labels)
-        (spec,) = dialect("150, gauge, x").specs[:1]
-        assert not {"pod_uid", "hpc_job"} & set(spec.labels)
-
-    def test_pod_labels_never_replace_device_labels(self) -> None:
-        hostile = (("UUID", "x"), ("__a", "x"), ("gpu", "9"), ("pod", "evil"), ("1st", "y"))
-        seen = posted(one_gpu(), (CARD, replace(POD, labels=hostile)))
-        dcgm = dialect("150, gauge, x", pod_labels=True)
-        ((labels, _),) = rows(dcgm, seen, "DCGM_FI_DEV_GPU_TEMP")
-        assert (labels["gpu"], labels["UUID"], labels["pod"]) == ("0", "GPU-0", "train-0")
-        assert (labels["_a"], labels["_1st"]) == ("x", "y")
-        check_family_specs(family.spec for family in dcgm.families(seen))
-
-    def test_the_only_job_of_a_batch_system_is_hpc_job_if_enabled(self) -> None:
-        job = Workload("slurm", job="815", user="alice")
-        assert self.labels(posted(one_gpu(), (CARD, job)), job_label=True) == {"hpc_job": "815"}
-        assert self.labels(posted(one_gpu(), (CARD, job))) == {}
-        two = posted(one_gpu(), (CARD, job), (CARD, replace(job, job="816")))
-        assert self.labels(two, job_label=True) == {}
-
-    def test_a_former_owner_is_not_the_holder(self) -> None:
-        gone = OwnerRow(CARD, ("pod", "ml", "train-0", "main", "", ""), False, None, 9.0, 0.0)
-        assert self.labels(node_state(one_gpu(), LedgerState(owners=(gone,)))) == {}
 
 
 class TestMig:

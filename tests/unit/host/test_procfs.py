@@ -10,80 +10,11 @@ from threading import Event
 
 import pytest
 
-from gpuledger.host.files import read_whole
 from gpuledger.host.name_service import NameService
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.users import PasswdUsers
 from running import PATIENCE
-
-BOOT_ID = "1c5a9a4e-6f5a-4f0c-9d6e-0a1b2c3d4e5f"
-BTIME = 1_700_000_000
-HERTZ = 100
-UNIX = 1_700_009_999.5
-POD_CGROUP = "0::/kubepods.slice/kubepods-pod2f1d7c7e_2c1e_4f0a_9a31_0d1f5f7f3b11.slice\n"
-
-
-class Tree:
-    """A procfs in a folder."""
-
-    def __init__(self, root: Path, *, host_pids: bool = True) -> None:
-        self.root = root
-        self.write("stat", f"cpu  1 2 3\nintr 1\nctxt 5\nbtime {BTIME}\nprocesses 9\n")
-        self.write("sys/kernel/random/boot_id", BOOT_ID + "\n")
-        self.write("passwd", "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n")
-        self.write("2/comm", "kthreadd\n" if host_pids else "bash\n")
-
-    def write(self, path: str, text: str | bytes) -> None:
-        target = self.root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text if isinstance(text, bytes) else text.encode())
-
-    def process(
-        self,
-        pid: int,
-        *,
-        ticks: int = 5000,
-        comm: str | bytes = "python3",
-        cgroup: str = POD_CGROUP,
-        uid: int = 1000,
-        executable: str = "/usr/bin/python3.11",
-    ) -> None:
-        name = comm if isinstance(comm, bytes) else comm.encode()
-        middle = b"S " + b" ".join(b"%d" % number for number in range(4, 22))
-        self.write(f"{pid}/stat", b"%d (%b) %b %d 1024 77 0\n" % (pid, name, middle, ticks))
-        self.write(f"{pid}/status", f"Name:\tx\nState:\tS\nUid:\t{uid}\t0\t0\t0\nGid:\t5\t5\t5\t5\n")
-        self.write(f"{pid}/cgroup", cgroup)
-        link = self.root / f"{pid}/exe"
-        link.unlink(missing_ok=True)
-        link.symlink_to(executable)
-
-    def end(self, pid: int) -> None:
-        for path in (self.root / str(pid)).iterdir():
-            path.unlink()
-        (self.root / str(pid)).rmdir()
-
-
-class CountedReads:
-    """Reads files, counts reads by name below the root, and fails for the names in `failing`."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = str(root)
-        self.seen: Counter[str] = Counter()
-        self.failing: dict[str, int] = {}
-
-    def __call__(self, path: str) -> bytes:
-        self.note(path)
-        return read_whole(path)
-
-    def link(self, path: str) -> str:
-        self.note(path)
-        return str(Path(path).readlink())
-
-    def note(self, path: str) -> None:
-        name = path.removeprefix(self.root + "/")
-        self.seen[name] += 1
-        if name in self.failing:
-            raise OSError(self.failing[name], "injected failure", path)
+from unit.host.counted_procfs import BOOT_ID, BTIME, POD_CGROUP, UNIX, CountedReads, Tree, procfs_of
 
 
 @pytest.fixture
@@ -98,12 +29,7 @@ def reads(tree: Tree) -> CountedReads:
 
 @pytest.fixture
 def host(tree: Tree, reads: CountedReads) -> ProcFs:
-    return made(tree, reads)
-
-
-def made(tree: Tree, reads: CountedReads, pids: str = "auto") -> ProcFs:
-    users = PasswdUsers(str(tree.root / "passwd"))
-    return ProcFs(tree.root, pids=pids, users=users, read=reads, link=reads.link, ticks_per_second=HERTZ)
+    return procfs_of(tree, reads)
 
 
 def test_a_process_has_start_executable_comm_user_and_cgroup(tree: Tree, host: ProcFs) -> None:
@@ -224,79 +150,6 @@ def test_without_a_boot_time_the_start_is_the_tick_and_the_identity_is_exact(
     assert host.identify([42], UNIX + 9)[42].start.unix == UNIX
 
 
-def test_a_process_that_exits_between_two_reads_keeps_its_known_facts(
-    tree: Tree, host: ProcFs, reads: CountedReads
-) -> None:
-    tree.process(42)
-    for name in ("cgroup", "status", "exe"):
-        reads.failing[f"42/{name}"] = errno.ESRCH if name == "cgroup" else errno.ENOENT
-    facts = host.identify([42], UNIX)[42]
-    assert facts.start.ticks == 5000
-    assert facts.comm == "python3"
-    assert (facts.executable, facts.uid, facts.user, facts.cgroup) == ("", None, "", "")
-    assert facts.missing == "exited"
-
-
-def test_a_process_listed_after_its_exit_is_the_same_process(tree: Tree, host: ProcFs) -> None:
-    tree.process(42)
-    alive = host.identify([42], UNIX)[42]
-    tree.end(42)
-    gone = host.identify([42], UNIX + 1)[42]
-    assert gone.start == alive.start
-    assert (gone.cgroup, gone.user) == (alive.cgroup, alive.user)
-    assert gone.missing == "exited"
-    assert host.identify([42], UNIX + 2)[42] is gone
-
-
-def test_a_transient_error_does_not_change_a_known_process(
-    tree: Tree, host: ProcFs, reads: CountedReads
-) -> None:
-    tree.process(42)
-    before = host.identify([42], UNIX)[42]
-    reads.failing["42/stat"] = errno.EMFILE
-    assert host.identify([42], UNIX + 1)[42] is before
-
-
-@pytest.mark.parametrize("name", ["exe", "status", "cgroup"])
-def test_an_unreadable_file_empties_only_its_own_field(
-    tree: Tree, host: ProcFs, reads: CountedReads, name: str
-) -> None:
-    tree.process(42)
-    reads.failing[f"42/{name}"] = errno.EACCES
-    facts = host.identify([42], UNIX)[42]
-    fields = {"exe": facts.executable, "status": facts.user, "cgroup": facts.cgroup}
-    assert fields.pop(name) == ""
-    assert all(fields.values())
-    assert (facts.start.ticks, facts.missing) == (5000, "")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (errno.EACCES, "permission"),
-        (errno.EPERM, "permission"),
-        (errno.ENOENT, "not_found"),
-        (errno.ESRCH, "not_found"),
-        (errno.EMFILE, "unreadable"),
-    ],
-)
-def test_a_pid_without_stat_has_a_reason_and_keeps_its_first_sight(
-    tree: Tree, host: ProcFs, reads: CountedReads, error: int, reason: str
-) -> None:
-    reads.failing["42/stat"] = error
-    first = host.identify([42], UNIX)[42]
-    assert first.missing == reason
-    assert (first.start.boot_id, first.start.ticks, first.start.exact) == ("", None, False)
-    assert (first.start.unix, first.start.seen) == (UNIX, UNIX)
-    assert host.identify([42], UNIX + 1)[42] is first
-
-
-@pytest.mark.parametrize("stat", [b"", b"42", b"42 (x", b"42 (x) S 1 2\n", b"42 (x) S" + b" -" * 40])
-def test_a_malformed_stat_is_unreadable(tree: Tree, host: ProcFs, stat: bytes) -> None:
-    tree.write("42/stat", stat)
-    assert host.identify([42], UNIX)[42].missing == "unreadable"
-
-
 def test_a_pid_that_is_not_requested_is_forgotten(tree: Tree, host: ProcFs) -> None:
     first = host.identify([42], UNIX)[42]
     host.identify([], UNIX + 1)
@@ -364,7 +217,7 @@ def test_pids_are_not_looked_up_where_host_pids_are_not_visible(
     tree = Tree(tmp_path, host_pids=False)
     reads = CountedReads(tmp_path)
     tree.process(42)
-    host = made(tree, reads)
+    host = procfs_of(tree, reads)
     facts = host.identify([42], UNIX)[42]
     assert not host.host_pids
     assert facts.missing == "pid_namespace"
@@ -377,7 +230,7 @@ def test_pids_are_not_looked_up_where_host_pids_are_not_visible(
 def test_trusted_pids_are_looked_up_in_any_namespace(tmp_path: Path) -> None:
     tree = Tree(tmp_path, host_pids=False)
     tree.process(42)
-    host = made(tree, CountedReads(tmp_path), pids="trust")
+    host = procfs_of(tree, CountedReads(tmp_path), pids="trust")
     assert host.identify([42], UNIX)[42].user == "alice"
 
 
@@ -389,7 +242,7 @@ def test_the_own_pid_namespace_decides_if_kernel_threads_are_hidden(
     (tmp_path / "2/comm").unlink()
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/pid").symlink_to(f"pid:[{namespace}]")
-    assert made(tree, CountedReads(tmp_path)).host_pids is visible
+    assert procfs_of(tree, CountedReads(tmp_path)).host_pids is visible
 
 
 def test_a_process_seen_before_it_moves_gets_its_cgroup_soon(tree: Tree, host: ProcFs) -> None:
@@ -399,29 +252,6 @@ def test_a_process_seen_before_it_moves_gets_its_cgroup_soon(tree: Tree, host: P
     after = host.identify([42], UNIX + 1)[42]
     assert after.cgroup == POD_CGROUP
     assert after.start == before.start
-
-
-def test_an_exited_process_keeps_the_cgroup_that_it_moved_to(
-    tree: Tree, host: ProcFs, reads: CountedReads
-) -> None:
-    tree.process(42, cgroup="0::/\n")
-    host.identify([42], UNIX)
-    reads.failing["42/stat"] = errno.ENOENT
-    assert host.identify([42], UNIX + 1)[42].cgroup == "0::/\n"
-    reads.failing.clear()
-    tree.write("42/cgroup", POD_CGROUP)
-    host.identify([42], UNIX + 2)
-    reads.failing["42/stat"] = errno.ENOENT
-    gone = host.identify([42], UNIX + 3)[42]
-    assert (gone.cgroup, gone.missing) == (POD_CGROUP, "exited")
-
-
-def test_an_unreadable_cgroup_is_read_again_soon(tree: Tree, host: ProcFs, reads: CountedReads) -> None:
-    tree.process(42)
-    reads.failing["42/cgroup"] = errno.EACCES
-    assert host.identify([42], UNIX)[42].cgroup == ""
-    reads.failing.clear()
-    assert host.identify([42], UNIX + 1)[42].cgroup == POD_CGROUP
 
 
 def test_a_process_in_the_root_cgroup_is_read_five_times(
@@ -440,64 +270,3 @@ def test_a_process_in_the_root_cgroup_is_read_five_times(
         64,
     ]
     assert reads.seen["42/status"] == 1
-
-
-FAULTS = [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
-
-
-@pytest.mark.parametrize("fault", FAULTS, ids=[errno.errorcode[fault] for fault in FAULTS])
-@pytest.mark.parametrize("whole", [False, True], ids=["one-file", "all-following-reads"])
-def test_a_failure_of_any_read_loses_no_known_and_no_other_process(
-    tree: Tree, fault: int, whole: bool
-) -> None:
-    """A process exits between two reads, or descriptors run out; two processes are known, one is new."""
-    for number in range(1, 60):
-        for pid in (50, 60, 70):
-            tree.process(pid, ticks=5000 + pid)
-        reads = FailingReads(tree.root, fault, whole)
-        host = made(tree, reads)
-        known = host.identify([50, 60], UNIX)
-        truth = made(tree, CountedReads(tree.root)).identify([70], UNIX + 1)[70]
-        reads.begin(number)
-        during = host.identify([50, 60, 70], UNIX + 1)
-        reached = reads.hit
-        for pid in (50, 60):
-            assert during[pid].start == known[pid].start
-            assert replace(during[pid], missing="") == known[pid]
-        new = during[70]
-        expected = {name for name in ("executable", "comm", "uid", "user", "cgroup") if getattr(new, name)}
-        assert all(getattr(new, name) == getattr(truth, name) for name in expected)
-        assert new.start == truth.start or (new.start.ticks is None and new.missing)
-        reads.end()
-        after = host.identify([50, 60, 70], UNIX + 2)
-        assert {pid: after[pid] for pid in (50, 60)} == known
-        assert after[70].start == truth.start
-        host.epoch()
-        if not reached:
-            break
-    assert number > 5 and not reached
-
-
-class FailingReads(CountedReads):
-    """Fails the n-th read after `begin`, and with `whole` all following reads."""
-
-    def __init__(self, root: Path, fault: int, whole: bool) -> None:
-        super().__init__(root)
-        self._fault, self._whole = fault, whole
-        self._left = 0
-        self.hit = False
-
-    def begin(self, number: int) -> None:
-        self._left, self.hit = number, False
-
-    def end(self) -> None:
-        self._left = 0
-
-    def note(self, path: str) -> None:
-        super().note(path)
-        if self._left > 1:
-            self._left -= 1
-        elif self._left == 1:
-            self.hit = True
-            self._left = int(self._whole)
-            raise OSError(self._fault, "injected failure", path)

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.job_reader import SlurmReader
-from gpuledger.workloads.slurm.jobs import SlurmJobs
+from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs
 
 SCOPE = "system.slice/slurmstepd.scope"
 SLUID = "sEKNKTV3WPV500"
 GPU_A = "GPU-21a5757c-414f-8dd6-7fff-4a409de596f3"
 GPU_B = "GPU-ede6b90f-50d8-42f2-57a1-8a531adc3192"
+GRES = "Name=gpu File=/dev/nvidia[0-3]"
+
+
+def refs(by: str, *names: str) -> tuple[DeviceRef, ...]:
+    return tuple(DeviceRef(by, name) for name in names)
 
 
 class Machine:
@@ -30,6 +36,10 @@ class Machine:
 
     def read(self) -> SlurmJobs:
         return self.reader.read()
+
+    def only_job(self) -> SlurmJob:
+        (job,) = self.read()
+        return job
 
     def _user_name(self, uid: int) -> str:
         return f"u{uid}" if self.users is None else self.users.get(uid, str(uid))

@@ -7,24 +7,12 @@ from pathlib import Path
 import pytest
 
 from gpuledger.workloads.device_index import DeviceRef
-from gpuledger.workloads.slurm.jobs import SlurmJob
-from slurm_tree import GPU_A, GPU_B, SCOPE, Machine
-
-GRES = "Name=gpu File=/dev/nvidia[0-3]"
+from slurm_tree import GPU_A, GPU_B, GRES, SCOPE, Machine, refs
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
-
-
-def refs(by: str, *names: str) -> tuple[DeviceRef, ...]:
-    return tuple(DeviceRef(by, name) for name in names)
-
-
-def only_job(machine: Machine) -> SlurmJob:
-    (job,) = machine.read()
-    return job
 
 
 @pytest.mark.parametrize(
@@ -65,7 +53,7 @@ def test_the_environment_of_a_process_lists_the_gpus_of_the_job(
 ) -> None:
     machine.gres(gres)
     machine.job("7", SLURM_JOB_ID="7", **variables)
-    found = only_job(machine)
+    found = machine.only_job()
     assert (found.devices, found.found_by, found.missing) == (devices, "slurm_environ", "")
 
 
@@ -85,7 +73,7 @@ def test_numbers_within_the_job_are_not_gpus_of_the_machine(
 ) -> None:
     machine.gres(GRES)
     machine.job("7", SLURM_JOB_ID="7", **variables)
-    found = only_job(machine)
+    found = machine.only_job()
     assert (found.devices, found.missing) == ((), "")
 
 
@@ -95,7 +83,7 @@ def test_a_job_with_unnamed_gpus_differs_from_a_job_without_gpus(
     machine: Machine, variable: str, count: str, missing: str
 ) -> None:
     machine.job("7", SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="0,1", **{variable: count})
-    found = only_job(machine)
+    found = machine.only_job()
     assert (found.devices, found.missing) == ((), missing)
 
 
@@ -103,7 +91,7 @@ def test_the_gpus_of_all_steps_are_the_gpus_of_the_job(machine: Machine) -> None
     machine.gres(GRES)
     machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="3")
     machine.job("7", pid=200, step="1", SLURM_JOB_ID="7", SLURM_STEP_GPUS="0")
-    assert only_job(machine).devices == refs("minor", "3", "0")
+    assert machine.only_job().devices == refs("minor", "3", "0")
 
 
 NODES = {"SLURM_JOB_NUM_NODES": "2"}
@@ -130,14 +118,14 @@ def test_the_gpus_of_another_node_or_job_are_not_those_of_the_job_here(
 ) -> None:
     machine.gres(GRES)
     machine.job("7", step=step, SLURM_JOB_ID="7", **variables)
-    assert only_job(machine).devices == refs("minor", *minors)
+    assert machine.only_job().devices == refs("minor", *minors)
 
 
 def test_the_uuids_of_all_tasks_are_the_gpus_of_the_job(machine: Machine) -> None:
     machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,1", CUDA_VISIBLE_DEVICES=GPU_B)
     machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
     machine.process(200, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES=GPU_A)
-    assert only_job(machine).devices == refs("uuid", GPU_B, GPU_A)
+    assert machine.only_job().devices == refs("uuid", GPU_B, GPU_A)
 
 
 @pytest.mark.parametrize(
@@ -162,17 +150,17 @@ def test_the_gpus_of_a_job_are_those_that_slurmstepd_gave_to_it(
     # In the order of pids, the one of a later process can come first.
     machine.process(100, parent=101, SLURM_JOB_ID="7", **first)
     machine.process(90, parent=100, SLURM_JOB_ID="7", **{**first, "CUDA_VISIBLE_DEVICES": later})
-    assert only_job(machine).devices == devices
+    assert machine.only_job().devices == devices
 
 
 def test_uuids_that_are_listed_twice_count_once(machine: Machine) -> None:
     machine.gres(GRES)
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,1", CUDA_VISIBLE_DEVICES=f"{GPU_A},{GPU_A}")
-    assert only_job(machine).devices == refs("minor", "0", "1")
+    assert machine.only_job().devices == refs("minor", "0", "1")
 
 
 def test_a_number_without_a_device_in_gres_conf_is_unmatched(machine: Machine) -> None:
     machine.gres(GRES)
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,9")
-    found = only_job(machine)
+    found = machine.only_job()
     assert (found.devices, found.missing) == ((), "unmatched")

@@ -11,24 +11,14 @@ from typing import Any
 import pytest
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.job_cgroups import find_job_cgroups, has_slurm_cgroup
-from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs, job_id_in_title, parse_environment
-from slurm_tree import GPU_A, SCOPE, SLUID, Machine
+from gpuledger.workloads.slurm.jobs import job_id_in_title, parse_environment
+from slurm_tree import GPU_A, GRES, SCOPE, SLUID, Machine, refs
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
-
-
-def refs(by: str, *names: str) -> tuple[DeviceRef, ...]:
-    return tuple(DeviceRef(by, name) for name in names)
-
-
-def only_job(jobs: SlurmJobs) -> SlurmJob:
-    (job,) = jobs
-    return job
 
 
 @pytest.mark.parametrize(
@@ -48,7 +38,7 @@ def only_job(jobs: SlurmJobs) -> SlurmJob:
 def test_a_job_is_found_wherever_slurm_puts_it(machine: Machine, path: str) -> None:
     machine.folder(path, 100)
     machine.process(100)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.job, found.user) == ("7", "u1000")
 
 
@@ -122,9 +112,6 @@ def test_a_missing_cgroup_tree_is_an_error_with_a_remedy(machine: Machine) -> No
         machine.read()
 
 
-GRES = "Name=gpu File=/dev/nvidia[0-3]"
-
-
 @pytest.mark.parametrize(
     ("gres", "slurm", "fraction"),
     [
@@ -142,7 +129,7 @@ def test_the_fraction_of_a_job_follows_from_gres_conf_or_slurm_conf(
     machine.gres_conf.with_name("slurm.conf").write_text(slurm)
     variables = {"SLURM_JOB_GPUS": "1", "SLURM_SHARDS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
     machine.job("7", SLURM_JOB_ID="7", **variables)
-    assert only_job(machine.read()).fraction == fraction
+    assert machine.only_job().fraction == fraction
 
 
 @pytest.mark.parametrize("name", ["nodes.conf", "{root}/conf.d/nodes.conf", "none.conf\ninclude slurm.conf"])
@@ -159,18 +146,18 @@ def test_files_that_slurm_conf_includes_are_read(machine: Machine, tmp_path: Pat
         (tmp_path / name).write_text("NodeName=n1 Gres=gpu:b:1,gpu:a:1")
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", SLURMD_NODENAME="n1")
     in_order = "1" if name.endswith("nodes.conf") else "0"
-    assert only_job(machine.read()).devices == refs("minor", in_order)
+    assert machine.only_job().devices == refs("minor", in_order)
 
 
 def test_the_environment_of_an_adopted_login_is_ignored(machine: Machine) -> None:
     machine.job("7", step="extern", CUDA_VISIBLE_DEVICES=GPU_A)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.devices, found.missing) == ((), "no_environment")
 
 
 def test_the_environment_of_another_job_is_ignored(machine: Machine) -> None:
     machine.job("7", SLURM_JOB_ID="8", SLURM_JOB_GPUS="0")
-    assert only_job(machine.read()).missing == "no_environment"
+    assert machine.only_job().missing == "no_environment"
 
 
 @pytest.mark.parametrize(
@@ -185,7 +172,7 @@ def test_a_later_part_of_a_heterogeneous_job_has_the_number_of_the_first_in_its_
     variables = {"SLURM_JOB_ID": "7", "SLURM_STEP_GPUS": "1", "SLURM_JOB_ACCOUNT": "chem"}
     machine.job("8", step="0", **variables)
     machine.process(100, parent=parent, SLURM_JOB_UID=uid, **variables)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.job, found.account) == ("8", account)
     assert found.devices == (refs("minor", "1") if account else ())
 
@@ -195,7 +182,7 @@ def test_v1_devices_come_from_the_device_cgroup(machine: Machine) -> None:
     (folder / "devices.list").write_text("c 195:255 rwm\nc 195:2 rwm\nc 1:3 rwm\n")
     machine.folder("freezer/slurm/uid_1001/job_7/step_0", 100)
     machine.process(100, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.devices, found.found_by, found.user) == (refs("minor", "2"), "slurm_cgroup", "u1001")
 
 
@@ -207,7 +194,7 @@ def test_v1_mig_instances_come_from_their_capability_files(machine: Machine) -> 
     )
     folder = machine.folder("devices/slurm/uid_1001/job_7", 100)
     (folder / "devices.list").write_text("c 195:1 rwm\nc 235:111 r\nc 235:112 r\n")
-    assert only_job(machine.read()).devices == refs("mig", "1/3/0")
+    assert machine.only_job().devices == refs("mig", "1/3/0")
 
 
 def test_a_v1_cgroup_that_allows_all_devices_falls_back_to_the_environment(machine: Machine) -> None:
@@ -215,7 +202,7 @@ def test_a_v1_cgroup_that_allows_all_devices_falls_back_to_the_environment(machi
     folder = machine.folder("devices/slurm/uid_1001/job_7/step_0", 100).parent
     (folder / "devices.list").write_text("a *:* rwm\n")
     machine.process(100, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1")
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.devices, found.found_by) == (refs("minor", "1"), "slurm_environ")
 
 
@@ -223,7 +210,7 @@ def test_a_sluid_gets_its_number_and_user_from_the_environment(machine: Machine)
     machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 100)
     machine.process(100, SLURM_JOB_ID="4242", SLURM_JOB_UID="1000", SLURM_JOB_GPUS="0")
     jobs = machine.read()
-    found = only_job(jobs)
+    (found,) = jobs
     assert (found.job, found.sluid, found.user) == ("4242", SLUID, "u1000")
     assert jobs.get("4242") is jobs.get(SLUID) is found
 
@@ -244,13 +231,13 @@ def test_the_account_of_a_job_is_the_one_that_its_environments_agree_on(
     machine.job("7", SLURM_JOB_ID="7", **first)
     machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
     machine.process(200, SLURM_JOB_ID="7", **second)
-    assert only_job(machine.read()).account == account
+    assert machine.only_job().account == account
 
 
 def test_a_job_has_its_account_and_partition(machine: Machine) -> None:
     machine.gres(GRES)
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", SLURM_JOB_ACCOUNT="nlp", SLURM_JOB_PARTITION="gpu")
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.account, found.partition) == ("nlp", "gpu")
 
 
@@ -259,7 +246,7 @@ def test_a_user_whom_the_machine_does_not_know_has_the_name_that_the_job_says(ma
     variables = {"SLURM_JOB_USER": "lena", "SLURM_JOB_UID": "812345"}
     machine.folder(f"{SCOPE}/job_88/step_0/user/task_0", 100)
     machine.process(100, uid=812345, SLURM_JOB_ID="88", SLURM_JOB_ACCOUNT="chem", **variables)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.user, found.account) == ("lena", "chem")
 
 
@@ -268,7 +255,7 @@ def test_a_process_that_slurmstepd_started_outweighs_one_of_another_user(machine
     machine.process(100, parent=101, SLURM_JOB_ID="7", SLURM_JOB_UID="1000", SLURM_JOB_ACCOUNT="chem")
     machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
     machine.process(200, uid=1001, SLURM_JOB_ID="7", SLURM_JOB_UID="1001", SLURM_JOB_ACCOUNT="bio")
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.user, found.account) == ("u1000", "chem")
 
 
@@ -276,22 +263,22 @@ def test_the_name_of_a_user_that_the_machine_learns_later_is_that_of_the_job(mac
     machine.gres(GRES)
     machine.users = {}
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-    assert only_job(machine.read()).user == "1000"
+    assert machine.only_job().user == "1000"
     machine.users = {1000: "mira"}
-    assert only_job(machine.read()).user == "mira"
+    assert machine.only_job().user == "mira"
 
 
 def test_the_machines_name_of_a_user_replaces_the_one_that_the_job_says(machine: Machine) -> None:
     machine.users = {}
     says = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": "0", "SLURM_JOB_USER": "victim"}
     machine.job("7", **says)
-    assert only_job(machine.read()).user == "victim"
+    assert machine.only_job().user == "victim"
     machine.users = {1000: "mallory"}
-    assert only_job(machine.read()).user == "mallory"
+    assert machine.only_job().user == "mallory"
     # A directory that is down afterwards, and a rename, change nothing.
     for users in ({}, {1000: "mallory.m"}):
         machine.users = users
-        assert only_job(machine.read()).user == "mallory"
+        assert machine.only_job().user == "mallory"
 
 
 def v1_job(machine: Machine, *pids: int) -> None:
@@ -311,14 +298,14 @@ def test_a_v1_job_is_read_until_a_task_shows_its_variables(machine: Machine, bef
     machine.users = {}
     v1_job(machine, *([100] if before else []))
     machine.process(100, **before)
-    early = only_job(machine.read())
+    early = machine.only_job()
     assert (early.user, early.account, early.fraction) == ("1000", "", None)
     v1_job(machine, 100)
     machine.process(100, parent=101, **V1_FACTS)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.user, found.account, found.fraction) == ("lena", "chem", 1)
     machine.environment(100)
-    assert only_job(machine.read()) == found, "a process that clears its environment changes nothing"
+    assert machine.only_job() == found, "a process that clears its environment changes nothing"
 
 
 @pytest.mark.parametrize(
@@ -338,20 +325,20 @@ def test_slurmstepd_is_recognized_on_v1(
     machine.process(101, **{"uid": 0, "title": "slurmstepd: [7.batch]", "parent": parent, **daemon})
     machine.process(100, parent=101, **V1_FACTS)
     machine.process(200, parent=100, **{**V1_FACTS, "SLURM_JOB_ACCOUNT": "bio"})
-    assert only_job(machine.read()).account == account
+    assert machine.only_job().account == account
 
 
 def test_without_permission_the_title_of_slurmstepd_still_has_the_number(machine: Machine) -> None:
     machine.job(SLUID)
     machine.process(101, uid=0, title="slurmstepd: [4242.batch]")
     machine.forbid(100)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.job, found.user, found.missing) == ("4242", "u1000", "permission")
 
 
 def test_a_job_without_a_number_has_its_sluid(machine: Machine) -> None:
     machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 100)
-    found = only_job(machine.read())
+    found = machine.only_job()
     assert (found.job, found.sluid) == (SLUID, SLUID)
 
 
@@ -368,7 +355,7 @@ def test_a_missing_permission_is_logged_once(machine: Machine, caplog: pytest.Lo
 def test_a_job_of_root_belongs_to_root(machine: Machine) -> None:
     machine.folder(f"{SCOPE}/job_7/step_0/user/task_0", 100)
     machine.process(100, uid=0, SLURM_JOB_ID="7", SLURM_JOB_UID="0")
-    assert only_job(machine.read()).user == "u0"
+    assert machine.only_job().user == "u0"
 
 
 def test_unchanged_jobs_are_equal(machine: Machine) -> None:
@@ -379,73 +366,11 @@ def test_unchanged_jobs_are_equal(machine: Machine) -> None:
     assert machine.read() != first
 
 
-def test_a_job_is_read_again_when_it_begins_a_step(machine: Machine) -> None:
-    machine.gres(GRES)
-    machine.job("7", step="extern", SLURM_JOB_ID="7")
-    assert only_job(machine.read()).devices == ()
-    machine.job("7", pid=200, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="1")
-    assert only_job(machine.read()).devices == refs("minor", "1")
-
-
-def salloc(machine: Machine, step: str, **variables: str) -> SlurmJob:
-    """Job 7 after its step extern, which runs a sleep of root, and another step began; the step then ends."""
-    machine.job("7", pid=100, step="extern")
-    machine.process(100, uid=0, parent=101)
-    who = {"SLURM_JOB_UID": "812345", "SLURM_JOB_USER": "lena", "SLURM_JOB_ACCOUNT": "chem"}
-    machine.job("7", pid=200, step=step, SLURM_JOB_ID="7", **who, **variables)
-    machine.process(200, uid=812345, parent=201, SLURM_JOB_ID="7", **who, **variables)
-    found = only_job(machine.read())
-    shutil.rmtree(machine.cgroup / SCOPE / f"job_7/step_{step}")
-    return found
-
-
-def test_a_job_keeps_its_user_and_gpus_between_its_steps(machine: Machine) -> None:
-    machine.gres(GRES)
-    machine.users = {}
-    during = salloc(machine, "0", SLURM_STEP_GPUS="1")
-    assert (during.user, during.account, during.devices) == ("lena", "chem", refs("minor", "1"))
-    assert [only_job(machine.read()), only_job(machine.read())] == [during, during]
-
-
-@pytest.mark.parametrize(
-    ("gpus", "minors"), [({"SLURM_STEP_GPUS": "0"}, "10"), ({}, "1"), ({"SLURM_STEP_GPUS": "1"}, "1")]
-)
-def test_a_job_has_the_gpus_of_all_its_steps_so_far(
-    machine: Machine, gpus: dict[str, str], minors: str
-) -> None:
-    machine.gres(GRES)
-    salloc(machine, "0", SLURM_STEP_GPUS="1")
-    found = salloc(machine, "1", **gpus)
-    assert (found.devices, found.missing) == (refs("minor", *minors), "")
-
-
-def test_a_login_that_slurm_adopts_changes_nothing_between_the_steps(machine: Machine) -> None:
-    """Its user can give it any variables."""
-    machine.gres(GRES)
-    machine.users = {}
-    during = salloc(machine, "0", SLURM_STEP_GPUS="1")
-    machine.folder(f"{SCOPE}/job_7/step_extern/user/task_0", 300)
-    who = {"SLURM_JOB_UID": "812345", "SLURM_JOB_USER": "max", "SLURM_JOB_ACCOUNT": "bio"}
-    machine.process(300, uid=812345, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES=GPU_A, **who)
-    assert only_job(machine.read()) == during
-
-
-def test_a_job_with_the_number_of_an_earlier_one_is_another_job(machine: Machine) -> None:
-    machine.gres(GRES)
-    machine.users = {}
-    salloc(machine, "0", SLURM_STEP_GPUS="1")
-    (machine.cgroup / SCOPE / "job_7").rename(machine.cgroup / "old")
-    machine.job("7", pid=100, step="extern")
-    machine.process(100, uid=0, parent=101)
-    again = only_job(machine.read())
-    assert (again.user, again.account, again.devices) == ("", "", ())
-
-
 def test_a_job_with_missing_facts_is_read_again(machine: Machine) -> None:
     machine.job("7")
-    assert only_job(machine.read()).missing == "no_environment"
+    assert machine.only_job().missing == "no_environment"
     machine.environment(100, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1")
-    assert only_job(machine.read()).missing == ""
+    assert machine.only_job().missing == ""
 
 
 def test_a_job_that_ends_is_gone(machine: Machine) -> None:
@@ -459,7 +384,7 @@ def test_a_process_that_ends_while_it_is_read_is_skipped(machine: Machine) -> No
     machine.job("7", pid=100, step="0")
     shutil.rmtree(machine.proc / "100")
     machine.job("7", pid=200, step="1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-    assert only_job(machine.read()).devices == refs("number", "0")
+    assert machine.only_job().devices == refs("number", "0")
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ class RefusalSearch:
         return self._parts.pop() if self._parts else ()
 
     def retry(self, part: Sequence[SeriesSample]) -> None:
-        """Return a part that could not be sent; it is the next one again."""
+        """Return a part that could not be sent; it is the next one again, and counts as one request."""
+        self._requests -= 1
         self._parts.append(list(part))
 
     def accept(self, part: Sequence[SeriesSample], unwritten: int = 0) -> None:

@@ -179,11 +179,14 @@ def test_a_receiver_that_refuses_everything_costs_few_requests_and_is_down(tmp_p
     run(test)
 
 
-def test_an_outage_during_the_search_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "is_out", [lambda number: number % 2, lambda number: 1 < number < 250], ids=["short", "long"]
+)
+def test_an_outage_during_the_search_loses_nothing(tmp_path: Path, is_out: Callable[[int], bool]) -> None:
     async def test() -> None:
         there = ValidatingReceiver(bad_series, partial=False)
         answer = there.answer
-        there.script = lambda post: "503 Later" if len(there.posts) % 2 else answer(post)
+        there.script = lambda post: "503 Later" if is_out(len(there.posts)) else answer(post)
         async with receiving(there), sending(tmp_path, settings(there.url)) as here:
             here.accept(block(1, 0, samples=SERIES))
             await emptied(here)

@@ -43,7 +43,7 @@ def output_checks(
     """Returns the checks of every listen address, of the web config, if any, and of the textfile directory.
 
     The directory is `textfile` or, if empty, each of the `usual` directories that exists. `neighbours` checks
-    the other files in `textfile`.
+    the other files in the directory of `collect`.
     """
     addresses = [listen.address for listen in settings.listen_address]
     return (
@@ -153,8 +153,12 @@ def _textfile(
         yield skipped(TEXTFILE, what, "no --textfile-dir, and node_exporter's usual directories do not exist")
     for path in found:
         yield _directory(what, path, is_configured=bool(given))
-    if given and neighbours is not None:
-        for problem in neighbours().find_problems():
+    if not found or neighbours is None:
+        return
+    others = neighbours()
+    # Without a configured directory, `collect` writes to the first usual one, if it runs here.
+    if given or others.has_own_file:
+        for problem in others.find_problems():
             yield warning(TEXTFILE, what, *problem)
 
 

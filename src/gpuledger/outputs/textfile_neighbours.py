@@ -49,6 +49,11 @@ class NeighbourFiles:
         self._families = frozenset(name.encode() for name in families)
         self._signatures: dict[Path, tuple[int, ...] | None] = {}
 
+    @property
+    def has_own_file(self) -> bool:
+        """Whether this program has written its file here."""
+        return file_signature(self._own) is not None
+
     def find_problems(self) -> list[NeighbourProblem]:
         """Returns the problems of new and changed files, by name.
 

@@ -177,6 +177,20 @@ def test_conflicts_of_a_configured_directory_are_warnings(tmp_path: Path) -> Non
     assert "old.prom exports gpu_process_count too" in clash.why
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_conflicts_of_the_usual_directory_are_warnings_if_collect_writes_there(
+    tmp_path: Path, *, is_written: bool
+) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "old.prom").write_text("gpu_process_count 1\n")
+    if is_written:
+        (tmp_path / "gpu_processes.prom").write_text("gpu_process_count 2\n")
+    neighbours = NeighbourFiles(tmp_path / "gpu_processes.prom", ("gpu_process_count",))
+    checks = output_checks(HttpSettings(), "", lambda: neighbours, usual=[tmp_path])
+    _, *clashes = [finding for finding in run_checks(checks) if finding.check == "output.textfile"]
+    assert [clash.verdict for clash in clashes] == [Verdict.WARNING] * is_written
+
+
 def test_a_directory_that_other_users_cannot_read_is_a_warning(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (finding,) = textfile(tmp_path)

@@ -50,6 +50,8 @@ from chart import files, of_kind, problems
         ({"podMonitor": {"relabelings": [{"action": "retain"}]}}, "/podMonitor/relabelings/0/action"),
         ({"serviceMonitor": {"relabelings": [{"sourceLabels": "a"}]}}, "/relabelings/0/sourceLabels"),
         ({"serviceMonitor": {"tlsConfig": {"insecure_skip_verify": True}}}, "insecure_skip_verify"),
+        # Only a ServiceMonitor has these.
+        ({"podMonitor": {"tlsConfig": {"caFile": "/etc/prometheus/ca.crt"}}}, "caFile"),
         ({"podMonitor": {"basicAuth": {"user": {"name": "a", "key": "b"}}}}, "user"),
         ({"podMonitor": {"basicAuth": {"username": "me"}}}, "/podMonitor/basicAuth/username"),
         ({"extraEnv": [{"name": "A", "value": 1}]}, "/extraEnv/0/value"),

@@ -18,7 +18,6 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store import schema
 from gpuledger.ledger.store.retention import RetentionLimits
-from gpuledger.ledger.store.state_directory import create_state_dir, ledger_name
 from gpuledger.ledger.store.store import Store
 from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.errors import GpuledgerError
@@ -387,41 +386,6 @@ def test_a_read_only_file_keeps_the_ledger_in_memory(tmp_path: Path, monkeypatch
     assert "readonly" in part.error
     assert second.ledger.state.energy.totals[TRAINED.uuid] > 0
     second.store.close()
-
-
-def test_simulated_data_is_stored_only_on_request_and_in_a_separate_file(tmp_path: Path) -> None:
-    simulated = SourceInfo("simulator", simulated=True, detail="k8s node/1")
-    clock = FakeClock(UNIX)
-    assert open_store(StoreSettings(), simulated, "boot", clock, {}, tmp_path) is None
-    stored = open_store(StoreSettings(str(tmp_path / "a")), simulated, "boot", clock, {})
-    assert stored is not None
-    assert stored.file == tmp_path / "a" / "simulator-k8s_node_1.db"
-    assert ledger_name(SourceInfo("nvml")) == "gpuledger"
-    stored.close()
-
-
-def test_state_dir_none_keeps_the_ledger_in_memory(tmp_path: Path) -> None:
-    assert open_store(StoreSettings("none"), SourceInfo("nvml"), "b", FakeClock(), {}, tmp_path) is None
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_ledger_is_readable_only_by_its_user(tmp_path: Path) -> None:
-    folder = create_state_dir(str(tmp_path / "new" / "books"), {})
-    run = Run(folder)
-    post_training(run, 2)
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
-    run.store.close()
-
-
-def test_without_the_system_directory_the_users_own_is_used(tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    home = {"HOME": str(tmp_path / "home")}
-    assert create_state_dir("", home, blocked / "x") == tmp_path / "home" / ".local" / "state" / "gpuledger"
-    home["XDG_STATE_HOME"] = str(tmp_path / "state")
-    assert create_state_dir("", home, blocked / "x") == tmp_path / "state" / "gpuledger"
-    assert create_state_dir("", home, tmp_path / "system") == tmp_path / "system"
 
 
 def history(run: Run, hours: int) -> None:

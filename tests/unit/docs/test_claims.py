@@ -217,3 +217,15 @@ def labels() -> dict[str, set[str]]:
             found.setdefault(spec.name, set()).update(spec.labels)
     found.update((spec.name, set(spec.labels)) for spec in (*AGENT, *OPERATOR))
     return found
+
+
+# What follows a group_left is unique: the result of an aggregation, or a recorded series.
+UNIQUE = re.compile(r"(?:\w+\()*\(*\s*(?:max by|sum by|topk by|gpuledger:)")
+
+
+@each_page
+def test_a_join_does_not_fail_while_two_targets_export_one_gpu(page: Path) -> None:
+    """Such as the old and the new pod of a node in a rollout."""
+    text = "\n".join(markdown(page).blocks)
+    joined = [text[found.end() :] for found in re.finditer(r"\bgroup_left \([^)]*\)\s+", text)]
+    assert [query[:60] for query in joined if not UNIQUE.match(query)] == []

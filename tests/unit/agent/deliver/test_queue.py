@@ -6,7 +6,7 @@ import errno
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +46,16 @@ def number_of(item: QueuedRecord) -> int:
     return item.record.newest - 1_795_000_000_000
 
 
+def append_all(queue: ReceiverQueue, numbers: Iterable[int], clock: HandClock, padding: int = 0) -> None:
+    for number in numbers:
+        queue.append(record(0, number, clock, padding), dequeue=False)
+
+
+def numbers_in(queue: ReceiverQueue) -> list[int]:
+    """The numbers of the records that are left, which are dequeued."""
+    return [number_of(item) for item in dequeue_all(queue)]
+
+
 def kill(queue: ReceiverQueue) -> None:
     """Simulate a killed process: files are closed and nothing more is written."""
     queue.reader.close()
@@ -74,6 +84,16 @@ class Shards:
             read_to = self.queue.reader.position
             self.queue.save_positions(tuple(one[0].position if one else read_to for one in self.pending))
         return done
+
+
+def deliver_some(folder: Path, clock: HandClock, count: int, done: int) -> Shards:
+    """A queue of so many records, with the first `done` of them delivered."""
+    queue = opened(folder, clock)
+    shards = Shards(queue, 1)
+    for number in range(count):
+        shards.take(queue.append(record(0, number, clock), dequeue=True))
+    shards.deliver(0, done)
+    return shards
 
 
 actions = st.lists(
@@ -139,13 +159,9 @@ def test_nothing_is_lost_or_reordered_by_kills_and_resharding(
 def test_after_a_restart_only_undelivered_records_are_dequeued_again(
     tmp_path: Path, clock: HandClock
 ) -> None:
-    queue = opened(tmp_path, clock)
-    shards = Shards(queue, 1)
-    for count in range(4):
-        shards.take(queue.append(record(0, count, clock), dequeue=True))
-    shards.deliver(0, 2)
+    deliver_some(tmp_path, clock, 4, 2)
     again = opened(tmp_path, clock)
-    assert [number_of(item) for item in dequeue_all(again)] == [2, 3]
+    assert numbers_in(again) == [2, 3]
 
 
 def test_above_max_bytes_the_oldest_records_are_dropped_and_counted(tmp_path: Path, clock: HandClock) -> None:
@@ -154,7 +170,7 @@ def test_above_max_bytes_the_oldest_records_are_dropped_and_counted(tmp_path: Pa
     for count in range(1000):
         queue.append(record(count % 3, count, clock, 1000), dequeue=False)
         assert queue.segments.file_bytes <= limits.max_bytes
-    left = [number_of(item) for item in dequeue_all(queue)]
+    left = numbers_in(queue)
     assert left == list(range(1000 - len(left), 1000))
     # At most an eighth of the bound is dropped at once.
     assert queue.segments.file_bytes > limits.max_bytes * 3 // 4
@@ -177,14 +193,13 @@ def test_records_older_than_max_age_are_dropped(tmp_path: Path, clock: HandClock
 
 def test_a_torn_tail_is_truncated_and_counted(tmp_path: Path, clock: HandClock) -> None:
     queue = opened(tmp_path, clock)
-    for count in range(3):
-        queue.append(record(0, count, clock), dequeue=False)
+    append_all(queue, range(3), clock)
     (file,) = tmp_path.glob("*.blocks")
     file.write_bytes(file.read_bytes()[:-5])
     again = opened(tmp_path, clock)
     assert (again.segments.torn_tails, again.blocks) == (1, 2)
     again.append(record(0, 3, clock), dequeue=False)
-    assert [number_of(item) for item in dequeue_all(again)] == [0, 1, 3]
+    assert numbers_in(again) == [0, 1, 3]
 
 
 def test_a_tail_of_zeros_after_a_power_cut_is_truncated(tmp_path: Path, clock: HandClock) -> None:
@@ -194,30 +209,25 @@ def test_a_tail_of_zeros_after_a_power_cut_is_truncated(tmp_path: Path, clock: H
     file.write_bytes(file.read_bytes() + bytes(5000))
     again = opened(tmp_path, clock)
     assert again.segments.torn_tails == 1
-    assert [number_of(item) for item in dequeue_all(again)] == [0]
+    assert numbers_in(again) == [0]
 
 
 def test_a_saved_position_is_never_reused_after_a_crash_lost_its_record(
     tmp_path: Path, clock: HandClock
 ) -> None:
-    queue = opened(tmp_path, clock)
-    shards = Shards(queue, 1)
-    for count in range(3):
-        shards.take(queue.append(record(0, count, clock), dequeue=True))
-    shards.deliver(0, 3)
+    deliver_some(tmp_path, clock, 3, 3)
     # The position was on the disk, the record was not.
     (file,) = tmp_path.glob("*.blocks")
     file.unlink()
     again = opened(tmp_path, clock)
     again.append(record(0, 3, clock), dequeue=False)
     once_more = opened(tmp_path, clock)
-    assert [number_of(item) for item in dequeue_all(once_more)] == [3]
+    assert numbers_in(once_more) == [3]
 
 
 def test_a_damaged_record_is_skipped_and_counted(tmp_path: Path, clock: HandClock) -> None:
     queue = opened(tmp_path, clock)
-    for count in range(3):
-        queue.append(record(0, count, clock, 500), dequeue=False)
+    append_all(queue, range(3), clock, 500)
     queue.close()
     (file,) = tmp_path.glob("*.blocks")
     content = bytearray(file.read_bytes())
@@ -225,7 +235,7 @@ def test_a_damaged_record_is_skipped_and_counted(tmp_path: Path, clock: HandCloc
     file.write_bytes(content)
     again = opened(tmp_path, clock)
     again.append(record(0, 3, clock), dequeue=False)
-    assert [number_of(item) for item in dequeue_all(again)] == [0, 2, 3]
+    assert numbers_in(again) == [0, 2, 3]
     assert again.corrupt_records == 1
     assert again.dropped["corrupt"] == 1
     assert again.samples == 3
@@ -234,11 +244,10 @@ def test_a_damaged_record_is_skipped_and_counted(tmp_path: Path, clock: HandCloc
 def test_a_deleted_segment_loses_only_its_records(tmp_path: Path, clock: HandClock) -> None:
     limits = replace(LIMITS, max_bytes=100 << 10)
     queue = opened(tmp_path, clock, limits)
-    for count in range(60):
-        queue.append(record(0, count, clock, 1000), dequeue=False)
+    append_all(queue, range(60), clock, 1000)
     first, *_ = sorted(tmp_path.glob("*.blocks"))
     first.unlink()
-    left = [number_of(item) for item in dequeue_all(queue)]
+    left = numbers_in(queue)
     assert left == list(range(60 - len(left), 60))
     assert queue.dropped["corrupt"] == 60 - len(left) > 0
 
@@ -247,22 +256,14 @@ def test_a_deleted_segment_loses_only_its_records(tmp_path: Path, clock: HandClo
 def test_a_damaged_position_file_resends_everything_and_loses_nothing(
     tmp_path: Path, clock: HandClock, damage: bytes, logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = opened(tmp_path, clock)
-    shards = Shards(queue, 1)
-    for count in range(3):
-        shards.take(queue.append(record(0, count, clock), dequeue=True))
-    shards.deliver(0, 2)
+    deliver_some(tmp_path, clock, 3, 2)
     (tmp_path / "position").write_bytes(damage)
-    assert [number_of(item) for item in dequeue_all(opened(tmp_path, clock))] == [0, 1, 2]
+    assert numbers_in(opened(tmp_path, clock)) == [0, 1, 2]
     assert ("all queued samples are sent again" in caplog.text) is logged
 
 
 def test_a_torn_position_falls_back_to_the_previous_one(tmp_path: Path, clock: HandClock) -> None:
-    queue = opened(tmp_path, clock)
-    shards = Shards(queue, 1)
-    for count in range(4):
-        shards.take(queue.append(record(0, count, clock), dequeue=True))
-    shards.deliver(0, 2)
+    shards = deliver_some(tmp_path, clock, 4, 2)
     file = tmp_path / "position"
     before = file.read_bytes()
     shards.deliver(0, 1)
@@ -270,13 +271,12 @@ def test_a_torn_position_falls_back_to_the_previous_one(tmp_path: Path, clock: H
     changed = [at for at in range(len(after)) if before[at : at + 1] != after[at : at + 1]]
     after[changed[-1]] ^= 1
     file.write_bytes(after)
-    assert [number_of(item) for item in dequeue_all(opened(tmp_path, clock))] == [2, 3]
+    assert numbers_in(opened(tmp_path, clock)) == [2, 3]
 
 
 def test_opening_a_long_queue_reads_only_the_ends_of_its_files(tmp_path: Path, clock: HandClock) -> None:
     queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10))
-    for count in range(40):
-        queue.append(record(0, count, clock, 1000), dequeue=False)
+    append_all(queue, range(40), clock, 1000)
     queue.close()
     first = min(tmp_path.glob("*.blocks"))
     # Damage in the middle is found only when it is read.
@@ -311,8 +311,7 @@ def test_without_file_descriptors_no_queued_record_is_lost(
     """An unreadable record is not skipped for that reason; new records wait behind it in memory."""
     limits = replace(LIMITS, max_bytes=128 << 10, memory_bytes=64 << 10)
     queue = opened(tmp_path, clock, limits)
-    for count in range(10):
-        queue.append(record(0, count, clock, 1000), dequeue=False)
+    append_all(queue, range(10), clock, 1000)
     with no_descriptors():
         assert queue.next_record() is None
         with pytest.raises(OSError, match="Too many open files"):
@@ -328,7 +327,7 @@ def test_without_file_descriptors_no_queued_record_is_lost(
     clock.now = 2.0
     queue.run_maintenance()
     assert queue.memory_bytes == 0
-    assert [number_of(item) for item in dequeue_all(queue)] == list(range(40))
+    assert numbers_in(queue) == list(range(40))
     assert (queue.corrupt_records, sum(queue.dropped.values())) == (0, 0)
     assert "is readable again" in caplog.text
     job = queue.segments.sync_job()
@@ -364,7 +363,7 @@ def test_above_memory_bytes_the_oldest_records_in_memory_are_dropped(
     for count in range(20):
         no_disk.append(record(0, count, clock, 500), dequeue=False)
         assert no_disk.memory_bytes <= LIMITS.memory_bytes
-    left = [number_of(item) for item in dequeue_all(no_disk)]
+    left = numbers_in(no_disk)
     assert left == list(range(20 - len(left), 20))
     assert no_disk.dropped["disk_full"] == 20 - len(left) > 0
 
@@ -372,8 +371,7 @@ def test_above_memory_bytes_the_oldest_records_in_memory_are_dropped(
 def test_a_recovered_disk_first_gets_the_records_from_memory(
     no_disk: ReceiverQueue, tmp_path: Path, clock: HandClock
 ) -> None:
-    for count in range(3):
-        no_disk.append(record(0, count, clock), dequeue=False)
+    append_all(no_disk, range(3), clock)
     (tmp_path / "queue").mkdir()
     clock.now = 2.0
     no_disk.append(record(0, 3, clock), dequeue=False)
@@ -386,8 +384,7 @@ def test_a_recovered_disk_first_gets_the_records_from_memory(
 def test_records_still_in_memory_at_the_stop_are_counted_as_dropped(
     no_disk: ReceiverQueue, clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for count in range(3):
-        no_disk.append(record(0, count, clock), dequeue=False)
+    append_all(no_disk, range(3), clock)
     first = no_disk.next_record()
     assert first is not None
     no_disk.close([first])
@@ -398,13 +395,12 @@ def test_records_still_in_memory_at_the_stop_are_counted_as_dropped(
 def test_records_in_memory_are_written_at_the_stop_if_the_disk_has_recovered(
     no_disk: ReceiverQueue, tmp_path: Path, clock: HandClock
 ) -> None:
-    for count in range(3):
-        no_disk.append(record(0, count, clock), dequeue=False)
+    append_all(no_disk, range(3), clock)
     first = no_disk.next_record()
     assert first is not None
     (tmp_path / "queue").mkdir()
     no_disk.close([first])
-    assert [number_of(item) for item in dequeue_all(opened(tmp_path / "queue", clock))] == [0, 1, 2]
+    assert numbers_in(opened(tmp_path / "queue", clock)) == [0, 1, 2]
 
 
 def test_dequeued_records_of_a_dropped_segment_are_dropped_too(tmp_path: Path, clock: HandClock) -> None:
@@ -420,8 +416,7 @@ def test_dequeued_records_of_a_dropped_segment_are_dropped_too(tmp_path: Path, c
 def test_writes_are_synced_once(tmp_path: Path, clock: HandClock) -> None:
     queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10))
     assert queue.segments.sync_job() is None
-    for count in range(60):
-        queue.append(record(0, count, clock, 1000), dequeue=False)
+    append_all(queue, range(60), clock, 1000)
     job = queue.segments.sync_job()
     assert job is not None
     job()
@@ -446,8 +441,7 @@ def test_without_sync_interval_nothing_is_synced_and_no_extra_file_stays_open(
     tmp_path: Path, clock: HandClock
 ) -> None:
     queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10, sync_interval=0.0))
-    for count in range(200):
-        queue.append(record(0, count, clock, 1000), dequeue=False)
+    append_all(queue, range(200), clock, 1000)
     assert queue.segments.sync_job() is None
     names = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
     assert sorted(Path(name).suffix for name in names if name.startswith(str(tmp_path))) == ["", ".blocks"]

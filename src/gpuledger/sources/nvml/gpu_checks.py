@@ -23,6 +23,8 @@ _HEALTH: Final = Subject(HEALTH_CHECK, "GPU health")
 _PCI: Final = Subject("gpu.pci", "GPUs on the PCI bus")
 _POWER: Final = Subject("gpu.power", "GPU sleep")
 
+# Ends of the names of drivers that reserve a card for a virtual machine.
+_PASSTHROUGH: Final = ("vfio-pci", "pci-stub", "pciback")
 _REMEDIES: Final = {
     "GPU_IS_LOST": (
         "it fell off the bus: look for the Xid in `dmesg | grep -i xid`, drain the node and reboot; "
@@ -287,8 +289,9 @@ def _explain_absent(gpu: PciGpu, kernel: KernelFacts, bound: int) -> Finding:
             f"`echo {gpu.address} > /sys/bus/pci/drivers/nvidia/bind`",
         )
     if gpu.driver and gpu.driver != "nvidia":
-        if gpu.driver == "vfio-pci":
-            return skipped(*subject, "passed through to a virtual machine (vfio-pci)")
+        # Such as nvgrace_gpu_vfio_pci.
+        if gpu.driver.replace("_", "-").endswith(_PASSTHROUGH):
+            return skipped(*subject, f"passed through to a virtual machine ({gpu.driver})")
         return fails(
             *subject,
             f"the kernel driver {gpu.driver} is bound to it, so NVIDIA's cannot use it",

@@ -356,11 +356,13 @@ def test_a_gpu_without_access_from_the_container_is_not_missing() -> None:
         assert findings_of(findings, "gpu.pci")[1].verdict is SKIPPED
 
 
-def test_a_gpu_passed_through_to_a_virtual_machine_is_not_missing() -> None:
+@pytest.mark.parametrize("driver", ["vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback"])
+def test_a_gpu_passed_through_to_a_virtual_machine_is_not_missing(driver: str) -> None:
     findings = find_problems(
-        probe_result(GPU), replace(KERNEL, pci=(CARD, replace(OTHER, driver="vfio-pci", minor=None)))
+        probe_result(GPU), replace(KERNEL, pci=(CARD, replace(OTHER, driver=driver, minor=None)))
     )
     assert failed_checks(findings) == []
+    assert any(f"virtual machine ({driver})" in finding.why for finding in findings)
 
 
 @pytest.mark.parametrize("driver", ["", "vfio-pci"])

@@ -34,7 +34,7 @@ FIRST, SECOND = gpu(0, minor=0), gpu(1, minor=1)
 SMALL = instance(SECOND, 7)
 DEVICES = (FIRST, SECOND, SMALL)
 SETTINGS = PodResourcesSettings()
-match_allocations = partial(match_with_settings, settings=SETTINGS)
+match_allocations = partial(match_with_settings, devices=DEVICES, settings=SETTINGS)
 
 
 def allocation(
@@ -53,12 +53,15 @@ def pod_resources(*allocated: KubeletAllocation) -> PodResources:
     return PodResources(allocated)
 
 
+ONE = pod_resources(allocation())
+
+
 def a_pod(uid: str = "u1", name: str = "a", **more: object) -> Pod:
     return Pod(uid, "team", name, **{"phase": "Running", **more})  # type: ignore[arg-type]  # free-form
 
 
 def test_a_kubelet_allocation_becomes_an_allocation_to_the_container() -> None:
-    one = match_allocations(pod_resources(allocation()), DEVICES).allocations[0]
+    one = match_allocations(ONE).allocations[0]
     owner = one.workload
     assert (one.device, one.resource, one.found_by) == (FIRST, "nvidia.com/gpu", "pod_resources")
     assert (owner.kind, owner.namespace, owner.pod, owner.container) == ("pod", "team", "a", "main")
@@ -72,19 +75,14 @@ def test_an_allocation_has_the_labels_and_controller_of_its_pod() -> None:
         controller_kind="Job",
         controller="train",
     )
-    owner = match_allocations(pod_resources(allocation()), DEVICES, Pods([pod])).allocations[0].workload
+    owner = match_allocations(ONE, pods=Pods([pod])).allocations[0].workload
     assert (owner.pod_uid, owner.container_id, owner.labels) == ("u1", "c1", (("app", "x"),))
     assert (owner.controller_kind, owner.controller) == ("Job", "train")
 
 
 def test_the_container_id_of_a_restarted_container_is_not_guessed() -> None:
     pod = a_pod(containers={"old": "main", "new": "main"})
-    assert (
-        match_allocations(pod_resources(allocation()), DEVICES, Pods([pod]))
-        .allocations[0]
-        .workload.container_id
-        == ""
-    )
+    assert match_allocations(ONE, pods=Pods([pod])).allocations[0].workload.container_id == ""
 
 
 def test_checkpoint_allocations_find_their_pod_by_uid() -> None:
@@ -92,9 +90,9 @@ def test_checkpoint_allocations_find_their_pod_by_uid() -> None:
         (KubeletAllocation(container="main", resource="nvidia.com/gpu", device_id="GPU-0", pod_uid="u1"),),
         found_by=FOUND_BY_CHECKPOINT,
     )
-    named = match_allocations(written, DEVICES, Pods([a_pod()])).allocations[0]
+    named = match_allocations(written, pods=Pods([a_pod()])).allocations[0]
     assert (named.workload.pod, named.found_by, named.workload.missing) == ("a", "checkpoint", "")
-    nameless = match_allocations(written, DEVICES).allocations[0].workload
+    nameless = match_allocations(written).allocations[0].workload
     assert (nameless.pod, nameless.pod_uid, nameless.missing) == ("", "u1", "pod_name")
 
 
@@ -105,38 +103,24 @@ def test_a_static_pod_of_the_checkpoint_has_the_uid_of_the_api() -> None:
         container="main", resource="nvidia.com/gpu", device_id="GPU-0", pod_uid=hashed
     )
     listed = PodResources((written,), found_by=FOUND_BY_CHECKPOINT)
-    (found,) = match_allocations(listed, DEVICES, Pods([a_pod("u1", hash=hashed)])).allocations
+    (found,) = match_allocations(listed, pods=Pods([a_pod("u1", hash=hashed)])).allocations
     assert (found.workload.pod, found.workload.pod_uid) == ("a", "u1")
 
 
 def test_a_finished_pod_holds_nothing() -> None:
-    outcome = match_allocations(
-        pod_resources(allocation()), DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])
-    )
+    outcome = match_allocations(ONE, pods=Pods([a_pod(phase="Succeeded", finished=True)]))
     assert (outcome.allocations, outcome.unmatched, outcome.ended.total()) == ((), (), 1)
 
 
 @pytest.mark.parametrize(("cgroup", "kept"), [(True, 1), (False, 0), (None, 1)])
 def test_without_a_phase_a_pod_without_a_cgroup_has_ended(cgroup: bool | None, kept: int) -> None:
     pods = Pods([a_pod(phase="")])
-    assert (
-        len(
-            match_allocations(
-                pod_resources(allocation()), DEVICES, pods, has_cgroup=lambda _: cgroup
-            ).allocations
-        )
-        == kept
-    )
+    assert len(match_allocations(ONE, pods=pods, has_cgroup=lambda _: cgroup).allocations) == kept
 
 
 def test_the_cgroup_of_a_static_pod_is_found_by_its_hash() -> None:
     pods = Pods([a_pod("mirror", phase="", hash="hash")])
-    assert (
-        match_allocations(
-            pod_resources(allocation()), DEVICES, pods, has_cgroup=lambda uid: uid == "hash"
-        ).ended.total()
-        == 0
-    )
+    assert match_allocations(ONE, pods=pods, has_cgroup=lambda uid: uid == "hash").ended.total() == 0
 
 
 def test_a_new_kubelet_response_checks_the_cgroup_again() -> None:
@@ -148,14 +132,7 @@ def test_a_new_kubelet_response_checks_the_cgroup_again() -> None:
 
 
 def test_the_cgroup_of_a_running_pod_is_not_checked() -> None:
-    assert (
-        len(
-            match_allocations(
-                pod_resources(allocation()), DEVICES, Pods([a_pod()]), has_cgroup=lambda _: False
-            ).allocations
-        )
-        == 1
-    )
+    assert len(match_allocations(ONE, pods=Pods([a_pod()]), has_cgroup=lambda _: False).allocations) == 1
 
 
 def test_an_ended_allocation_stays_ended_after_the_api_forgets_the_pod() -> None:
@@ -184,14 +161,14 @@ def test_the_newest_of_two_pods_with_one_name_holds_the_device() -> None:
         KubeletAllocation(container="main", resource="nvidia.com/gpu", device_id=device, pod_uid=uid)
         for uid, device in (("old", "GPU-0"), ("new", "GPU-1"))
     ]
-    outcome = match_allocations(PodResources(tuple(allocated), found_by=FOUND_BY_CHECKPOINT), DEVICES, pods)
+    outcome = match_allocations(PodResources(tuple(allocated), found_by=FOUND_BY_CHECKPOINT), pods=pods)
     assert [(item.workload.pod_uid, item.device) for item in outcome.allocations] == [("new", SECOND)]
     assert outcome.ended.total() == 1
 
 
 def test_replicas_of_one_device_are_one_allocation_to_a_container() -> None:
     outcome = match_allocations(
-        pod_resources(allocation("GPU-0::0"), allocation("GPU-0::1"), allocation("GPU-0::2", "b")), DEVICES
+        pod_resources(allocation("GPU-0::0"), allocation("GPU-0::1"), allocation("GPU-0::2", "b"))
     )
     assert [item.workload.pod for item in outcome.allocations] == ["a", "b"]
     assert outcome.repeated == 1
@@ -199,9 +176,9 @@ def test_replicas_of_one_device_are_one_allocation_to_a_container() -> None:
 
 def test_a_claimed_device_is_found_by_uuid_or_else_by_name() -> None:
     uuids = {("gpu.nvidia.com", "node", "gpu-0"): "GPU-1"}
-    by_uuid = match_allocations(pod_resources(claim()), DEVICES, slices=ResourceSlices(uuids)).allocations[0]
+    by_uuid = match_allocations(pod_resources(claim()), slices=ResourceSlices(uuids)).allocations[0]
     assert (by_uuid.device, by_uuid.found_by, by_uuid.resource) == (SECOND, "dra", "gpus")
-    by_name = match_allocations(pod_resources(claim()), DEVICES).allocations[0]
+    by_name = match_allocations(pod_resources(claim())).allocations[0]
     assert (by_name.device, by_name.found_by) == (FIRST, "dra_name")
 
 
@@ -209,8 +186,7 @@ def test_other_resources_and_drivers_are_skipped_without_a_failure() -> None:
     outcome = match_allocations(
         pod_resources(
             allocation("x", resource="vendor.com/nic"), claim("channel-0", "compute-domain.nvidia.com")
-        ),
-        DEVICES,
+        )
     )
     assert (outcome.allocations, outcome.unmatched) == ((), ())
     assert outcome.skipped == {"vendor.com/nic": 1, "compute-domain.nvidia.com": 1}
@@ -218,7 +194,7 @@ def test_other_resources_and_drivers_are_skipped_without_a_failure() -> None:
 
 def test_unmatched_allocations_are_counted_by_the_form_of_their_names() -> None:
     outcome = match_allocations(
-        pod_resources(allocation("GPU-9"), allocation("GPU-8"), allocation("nvidia9"), allocation()), DEVICES
+        pod_resources(allocation("GPU-9"), allocation("GPU-8"), allocation("nvidia9"), allocation())
     )
     assert Counter(reason.form for _, reason in outcome.unmatched) == {"uuid": 2, "nvidiaN": 1}
     assert len(outcome.allocations) == 1
@@ -231,9 +207,9 @@ def test_allocations_are_ordered_by_device_and_name() -> None:
         allocation("GPU-0", "a"),
         allocation("GPU-1", "c"),
     ]
-    one = match_allocations(pod_resources(*allocated), DEVICES)
+    one = match_allocations(pod_resources(*allocated))
     assert [item.workload.pod for item in one.allocations] == ["a", "z", "c", "b"]
-    assert match_allocations(pod_resources(*reversed(allocated)), DEVICES).allocations == one.allocations
+    assert match_allocations(pod_resources(*reversed(allocated))).allocations == one.allocations
 
 
 @pytest.mark.parametrize(
@@ -295,7 +271,7 @@ KUBELET_ALLOCATIONS = st.lists(
 @given(KUBELET_ALLOCATIONS)
 def test_every_kubelet_allocation_is_counted_exactly_once(allocated: list[KubeletAllocation]) -> None:
     pods = Pods([a_pod(), a_pod("u2", "done", phase="Failed", finished=True)])
-    outcome = match_allocations(pod_resources(*allocated), DEVICES, pods)
+    outcome = match_allocations(pod_resources(*allocated), pods=pods)
     assert _total(outcome) == len(allocated)
     assert len(set(outcome.allocations)) == len(outcome.allocations)
 
@@ -324,7 +300,7 @@ def test_the_fraction_of_an_allocation_is_that_of_its_replicas(
     ids: list[str], replicas: dict[tuple[str, str], int], fraction: Fraction | None
 ) -> None:
     listed = PodResources(tuple(allocation(one) for one in ids), replicas=replicas)
-    assert [one.fraction for one in match_allocations(listed, DEVICES).allocations] == [fraction]
+    assert [one.fraction for one in match_allocations(listed).allocations] == [fraction]
 
 
 def test_all_containers_of_a_pod_have_the_fraction_of_the_pod() -> None:
@@ -333,7 +309,7 @@ def test_all_containers_of_a_pod_have_the_fraction_of_the_pod() -> None:
         replace(allocation(one), container=container)
         for container, one in (("init", "GPU-0::0"), ("main", "GPU-0::0"), ("side", "GPU-0::2"))
     ]
-    found = match_allocations(PodResources(tuple(items), replicas=REPLICAS), DEVICES).allocations
+    found = match_allocations(PodResources(tuple(items), replicas=REPLICAS)).allocations
     assert [(one.workload.container, one.fraction) for one in found] == [
         (container, Fraction(1, 2)) for container in ("init", "main", "side")
     ]
@@ -345,7 +321,7 @@ def test_a_claim_has_the_whole_device_but_for_a_share_of_its_capacity(
 ) -> None:
     claimed = ClaimedDevice("gpu.nvidia.com", "node", "gpu-0", claim="gpus", share=share)
     listed = pod_resources(KubeletAllocation("team", "a", "main", claimed_device=claimed))
-    assert [one.fraction for one in match_allocations(listed, DEVICES).allocations] == [fraction]
+    assert [one.fraction for one in match_allocations(listed).allocations] == [fraction]
 
 
 def in_claim(name: str, device: str, pod: str = "a", share: str = "") -> KubeletAllocation:
@@ -365,7 +341,7 @@ def test_devices_for_monitoring_are_no_allocations() -> None:
         in_claim("all", "gpu-0", "b"), in_claim("all", "gpu-1", "b"), in_claim("one", "gpu-0")
     )
     read = {("team", "all"): parts("gpu-0", "gpu-1"), ("team", "one"): parts(normal=("gpu-0",))}
-    outcome = match_allocations(listed, DEVICES, claims=ResourceClaims(read, waits=True))
+    outcome = match_allocations(listed, claims=ResourceClaims(read, waits=True))
     assert [one.workload.pod for one in outcome.allocations] == ["a"]
     assert (outcome.monitoring, outcome.is_pending) == ({("team", "all"): 2}, False)
     assert (outcome.unknown_claims, outcome.is_complete) == (frozenset(), True)
@@ -376,14 +352,12 @@ def test_a_mig_instance_for_monitoring_is_no_allocation() -> None:
     listed = pod_resources(in_claim("all", "gpu-1-mig-0"))
     slices = ResourceSlices({("gpu.nvidia.com", "node", "gpu-1-mig-0"): SMALL.uuid})
     claims = ResourceClaims({("team", "all"): parts("gpu-1-mig-0")})
-    assert len(match_allocations(listed, DEVICES, slices=slices).allocations) == 1
-    assert match_allocations(listed, DEVICES, slices=slices, claims=claims).allocations == ()
+    assert len(match_allocations(listed, slices=slices).allocations) == 1
+    assert match_allocations(listed, slices=slices, claims=claims).allocations == ()
 
 
 def test_a_claim_that_is_not_read_yet_is_pending() -> None:
-    outcome = match_allocations(
-        pod_resources(in_claim("one", "gpu-0")), DEVICES, claims=ResourceClaims(waits=True)
-    )
+    outcome = match_allocations(pod_resources(in_claim("one", "gpu-0")), claims=ResourceClaims(waits=True))
     assert (outcome.allocations, outcome.is_pending, outcome.is_complete) == ((), True, False)
 
 
@@ -403,7 +377,7 @@ def test_a_claim_that_is_not_read_yet_is_pending() -> None:
 )
 def test_claims_that_cannot_be_read(listed: list[KubeletAllocation], devices: int, kept: list[str]) -> None:
     unread = ResourceClaims({item.claim_name: None for item in listed})
-    outcome = match_allocations(pod_resources(*listed), DEVICES[:devices], claims=unread)
+    outcome = match_allocations(pod_resources(*listed), devices=DEVICES[:devices], claims=unread)
     assert [one.workload.pod for one in outcome.allocations] == kept
     assert len(outcome.allocations) + outcome.monitoring.total() == len(listed)
     assert len(outcome.problems) == len(outcome.monitoring) == len(outcome.unknown_claims)

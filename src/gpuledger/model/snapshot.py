@@ -77,8 +77,7 @@ class MeterRules:
     but the boot is known to restart it. `starts_at_zero` is False for a counter with a first value from
     before the driver was loaded, which must not be booked. `basis` is the evidence of the samples, as a
     method of the energy accounts; empty for the driver's own samples of each period. `listed` is whether the
-    Device's source could list all its Devices, where others read the same machine; None if `devices_failed`
-    says it.
+    source could list all Devices of this Gpu, even if others failed; None if `devices_failed` says it.
     """
 
     epoch: str | None = None
@@ -88,6 +87,7 @@ class MeterRules:
 
 
 NVIDIA_RULES = MeterRules()
+LISTED_RULES = MeterRules(listed=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class Snapshot:
         return self.driver_load if reading.rules.epoch is None else reading.rules.epoch
 
     def is_listed_completely(self, reading: Reading) -> bool:
-        """Returns whether the source of this Reading could list all its Devices."""
+        """Returns whether the source of this Reading could list all Devices of its Gpu."""
         return not self.devices_failed if reading.rules.listed is None else reading.rules.listed
 
     @property

@@ -12,7 +12,7 @@ from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import AccountingRecord, GpuProcess, HostFacts
 from gpuledger.model.quantities import COLUMNS, PCIE_SAMPLES, Quantity
-from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
+from gpuledger.model.snapshot import LISTED_RULES, NVIDIA_RULES, CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.nvml import accounting, devices, events, processes, quantity_values, utilization
 from gpuledger.sources.nvml.accounting import AccountingReader
@@ -349,6 +349,7 @@ class NvmlSource:
                     accounting=records if device_state is state else (),
                     raw=dict(columns.cells) if columns else {},
                     vgpus=columns.vgpus if columns else None,
+                    rules=LISTED_RULES if state.mig_layout_read else NVIDIA_RULES,
                 )
             )
         return readings

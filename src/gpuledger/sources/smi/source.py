@@ -18,7 +18,15 @@ from gpuledger.model.quantities import (
     Quantity,
     limit_link_width,
 )
-from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
+from gpuledger.model.snapshot import (
+    LISTED_RULES,
+    NVIDIA_RULES,
+    CollectorRun,
+    MeterRules,
+    Reading,
+    Snapshot,
+    SourceInfo,
+)
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.findings import SourceFindings
@@ -133,7 +141,8 @@ class SmiSource:
                 if device.uuid in lists
             }
             lanes = self._slot_width(parsed.gpu.pci_bus_id) if PCIE_WIDTH_MAX in wanted else None
-            readings.extend(_build_readings(parsed, processes, wanted, findings, lanes))
+            rules = NVIDIA_RULES if parsed.mig and output.mig_devices_unknown else LISTED_RULES
+            readings.extend(_build_readings(parsed, processes, wanted, findings, lanes, rules))
         seconds = {
             "devices": listed - columns_queried + gpus_queried - began,
             "readings": self._clock.elapsed() - sampled,
@@ -294,6 +303,7 @@ def _build_readings(
     wanted: frozenset[Quantity],
     findings: SourceFindings,
     lanes: int | None,
+    rules: MeterRules,
 ) -> list[Reading]:
     """Build the Reading of one Gpu in a slot with so many lanes, followed by those of its Instances."""
     readings = []
@@ -318,6 +328,7 @@ def _build_readings(
                 mig_enabled=bool(parsed.instances) if parsed.down else parsed.mig,
                 raw=parsed.block.raw if device is parsed.gpu else {},
                 down_reason=parsed.down,
+                rules=rules,
             )
         )
     return readings

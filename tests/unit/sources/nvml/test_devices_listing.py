@@ -3,10 +3,13 @@
 import pytest
 
 from gpuledger.host.pci import PciBus
+from gpuledger.ledger.energy.energy_ledger import EnergyLedger
+from gpuledger.ledger.energy.floor import Floors
 from gpuledger.model.quantities import POWER
 from nvml.library import NvmlGpu, NvmlProcess
 from nvml.machine import Machine, pids, reading_of
 from pci_tree import PciTree
+from time_helpers import Books
 
 UNKNOWN, LOST = 999, 15
 COUNT = "nvmlDeviceGetCount_v2"
@@ -67,6 +70,22 @@ def test_gpus_keep_their_identity_when_they_are_renumbered(machine):
     snapshot = machine.tick(seconds=10)
     assert shown(snapshot) == [("GPU-1", 0, True), ("GPU-0", 0, False)]
     assert pids(reading_of(snapshot)) == [11]
+
+
+def test_a_gpu_that_the_driver_no_longer_counts_costs_no_other_its_time_and_energy(machine):
+    energy, time = EnergyLedger(Floors()), Books()
+    posted = []
+    for second in range(200):
+        if second == 20:
+            machine.gpus.pop()
+        snapshot = machine.tick()
+        time.post(snapshot)
+        posted += energy.post(snapshot)
+    assert snapshot.devices_failed
+    assert time.seconds("residence", "GPU-0") == {"unknown": 199_000_000}
+    assert time.seconds("residence", "GPU-1")["down"] > 0
+    booked = sum(sum(one.booked.processes.values()) for one in posted if one.gpu.uuid == "GPU-0")
+    assert booked == sum(one.millijoules for one in posted if one.gpu.uuid == "GPU-0") > 0
 
 
 def test_a_gpu_missing_after_a_restart_of_the_driver_is_down_and_not_forgotten(machine):

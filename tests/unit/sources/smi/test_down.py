@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import gpu
+from builders import FakeClock, gpu
 from gpuledger.host.commands import CommandResult
 from gpuledger.model import quantities as q
 from gpuledger.model.down_reasons import describe_down, down_remedy
@@ -14,6 +14,7 @@ from gpuledger.sources.smi.cell_values import absent_reason
 from gpuledger.sources.smi.parsed_gpus import down_reason, parse_values
 from gpuledger.sources.smi.parsed_output import GpuBlock
 from smi.recorded import ALL, Recorded, fixture, read, source
+from time_helpers import Books
 
 XML = fixture("cards/xml")
 FIRST, SECOND = "GPU-aaaaaaaa-0000-4000-8000-000000000001", "GPU-aaaaaaaa-0000-4000-8000-000000000002"
@@ -133,6 +134,20 @@ def test_a_gpu_that_vanishes_and_is_not_selected_is_no_failure() -> None:
     snapshot = smi.read(ALL)
     assert [(reading.device.uuid, reading.up) for reading in snapshot.readings] == [(SECOND, True)]
     assert (snapshot.devices_failed, snapshot.failures) == (False, ())
+
+
+def test_a_gpu_that_vanishes_costs_no_other_its_time() -> None:
+    run, clock, books = Recorded("cards"), FakeClock(), Books()
+    smi = source(run, clock=clock)
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    for second in range(200):
+        if second == 20:
+            run.instead["xml"] = XML[:start] + XML[end:]
+            run.instead["listing"] = f"GPU 0: NVIDIA Example (UUID: {SECOND})\n"
+        books.post(smi.read(ALL))
+        clock.advance(1.0)
+    assert books.seconds("residence", SECOND) == {"unknown": 199_000_000}
+    assert books.seconds("residence", FIRST)["down"] > 0
 
 
 def test_a_gpu_with_another_one_in_its_slot_was_replaced() -> None:

@@ -220,6 +220,8 @@ class Tally:
             row.estimated += amount
         if time.account == UNCUT:
             row.uncut += amount
+        if time.party is None:
+            row.gpus.add(part.gpu)
         if self._spread is None:
             return
         self._spread.add_watched(part.gpu, part.model)
@@ -351,9 +353,12 @@ class Tally:
 
     @property
     def unmetered(self) -> frozenset[str]:
-        """Uuids of Gpus on which something was present, but of which no account has any energy."""
+        """Uuids of Gpus of which no account has any energy, although something was present on them, or they were
+        idle for longer than an interval can be open.
+        """
         present = self.occupied_by_gpu.keys() | set().union(*(one.gpus for one in self.amounts.values()))
-        return frozenset(present - self.gpus.keys())
+        idle = {gpu for gpu, accounts in self.watched.items() if accounts[IDLE] > _SLACK * MICRO}
+        return frozenset((present | idle) - self.gpus.keys())
 
     @property
     def partly_metered(self) -> frozenset[str]:

@@ -23,10 +23,11 @@ from gpuledger.ledger.report.teams import parse_teams
 from gpuledger.ledger.report.usage_report import GpuLine, Period, UsageReport, meter_notes
 from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.model.devices import Gpu
 from gpuledger.model.session import IDLE
 from gpuledger.model.workload import Workload
 
-CARD = gpu(0)
+CARD, OTHER = gpu(0), gpu(1)
 BEGINS, ENDS = 100, 200
 
 
@@ -118,3 +119,38 @@ def test_a_team_is_noted_if_no_owner_of_several_reports_is_in_it(namespace: str,
     assert all(
         note.startswith("teams: entry 1") and note.endswith("it has namespace db, ml.") for note in found
     )
+
+
+@pytest.mark.parametrize(
+    ("hours", "millijoules", "lacks_meter"),
+    [
+        # Without a meter; then one that is measured, too; then both; then an interval that is still open.
+        ({CARD: 1}, None, {CARD.uuid}),
+        ({CARD: 1, OTHER: 1}, 5, {CARD.uuid}),
+        ({OTHER: 1}, 5, set()),
+        ({CARD: Fraction(1, 60)}, 0, set()),
+    ],
+)
+@pytest.mark.parametrize("is_known", [True, False], ids=["never measured", "not measured in the range"])
+def test_idle_energy_of_a_gpu_without_a_meter_is_not_zero(
+    hours: dict[Gpu, Fraction], millijoules: int | None, lacks_meter: set[str], *, is_known: bool
+) -> None:
+    devices, hour = {one.uuid: one for one in hours}, MICROSECONDS_PER_HOUR
+    grouping, prices = find_grouping("user", devices), Prices(kwh=price_parser(KWH)("1"), co2=Fraction(400))
+    rates = SegmentPrices(PriceList(prices, UTC))
+    tally = Tally(grouping, lambda _: Fraction(1))
+    tally.begin_segment(PriceSegment(0, 0, 4), rates)
+    for device, number in hours.items():
+        length = round(number * hour)
+        tally.add_gpu_time(GpuTime(GpuPart(device.uuid), IDLE, None, False, length, length))
+        if device is OTHER:
+            tally.add_energy(EnergyEntry(OTHER.uuid, IDLE, hour, 5, 0, 0, ()))
+    tally.finish()
+    never = lacks_meter if is_known else ()
+    parts, period = [ReportPart(0, 4, "")], Period(0, 3600, 0, 3600)
+    scope = ReportScope(grouping, prices, devices, period, parts, never)
+    report = build_usage_report(tally, scope, lambda _: rates)
+    idle = next(line for line in report.gpu_accounts if line.account == IDLE)
+    assert (idle.energy, idle.unmetered, report.total.unmetered) == (millijoules, lacks_meter, lacks_meter)
+    assert [amount is None for amount in (idle.energy_cost, idle.grams)] == [millijoules is None] * 2
+    assert report.total.energy == millijoules

@@ -26,8 +26,10 @@ from gpuledger.model.workload import UNKNOWN
 _NAMED = 6
 # Columns in which a number stands for a user without a name.
 _UIDS = ("user", "owner")
-# What is compared of a row: all its amounts.
-_AMOUNTS = tuple(item.name for item in fields(ReportLine) if item.name not in ("key", "account", "period"))
+# What is compared of a row: all its amounts that a statement has.
+_AMOUNTS = tuple(
+    item.name for item in fields(ReportLine) if item.compare and item.name not in ("key", "account", "period")
+)
 # What is compared of reports by two price lists: costs, whichever entries they follow from.
 _COSTS = ("time_cost", "energy_cost", "unpriced_microseconds", "unpriced_millijoules")
 _OUTCOMES = (*(name for name in _AMOUNTS if not name.endswith("_charges")), *_COSTS)

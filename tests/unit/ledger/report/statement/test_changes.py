@@ -48,6 +48,17 @@ def test_equal_reports_have_no_reason() -> None:
     assert (found.reasons, found.rows) == ((), ())
 
 
+def test_energy_that_is_power_summed_over_time_is_no_difference() -> None:
+    """A statement does not have it: its rows would differ on each machine without energy counters."""
+    lines = [replace(line, integrated=line.millijoules) for line in REPORT.lines]
+    assert any(line.integrated for line in lines)
+    total = replace(REPORT.total, integrated=sum(line.integrated for line in lines))
+    gpus = [replace(gpu, integrated=gpu.millijoules) for gpu in REPORT.gpus]
+    now = replace(REPORT, lines=lines, total=total, gpus=gpus)
+    then = parse_statement(written(statement_of(now)))
+    assert compare_reports(then, now) == compare_reports(THEN, REPORT)
+
+
 @pytest.mark.parametrize("account", ["down", "unobserved", "unwatched"])
 def test_time_that_is_not_billed_is_compared(account: str) -> None:
     found = compare_reports(THEN, with_more_unbilled(REPORT, account))

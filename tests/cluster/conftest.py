@@ -24,6 +24,7 @@ from running import victoria_metrics
 
 HERE = Path(__file__).parent
 DEPLOY = HERE.parent.parent / "deploy"
+OPERATOR = ("test_operator.py", "test_operator_repairs.py")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             needs_node = "node" in getattr(item, "fixturenames", ())
-            control_plane = "operator" if item.path.name == "test_operator.py" else "control-plane"
+            control_plane = "operator" if item.path.name in OPERATOR else "control-plane"
             item.add_marker(pytest.mark.group("node" if needs_node else control_plane))
 
 

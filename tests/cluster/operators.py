@@ -30,6 +30,37 @@ _VERSIONS = {"GpuMonitor": "gpuledger.dev/v1alpha1", "WhatapAgent": "monitoring.
 KINDS = managed_kinds("batch/v1beta1")
 _PLURALS = {kind.kind: kind for kind in KINDS}
 
+# The GpuMonitor `main`: names of its exporter and its agent, a spec of jobs, and the objects of each part.
+EXPORTER = "gpumonitor-main-exporter"
+AGENT = "gpumonitor-main-agent"
+CRON_JOB: Json = {
+    "exporter": {"mode": "cronjob", "cronJob": {"nodeCount": 1}},
+    "agent": {"enabled": False},
+}
+PARTS = {
+    "jobs": [
+        f"ClusterRoleBinding -/{EXPORTER}",
+        f"ConfigMap {NAMESPACE}/{EXPORTER}",
+        f"CronJob {NAMESPACE}/{EXPORTER}",
+        f"ServiceAccount {NAMESPACE}/{EXPORTER}",
+    ],
+    "exporter": [
+        f"ClusterRoleBinding -/{EXPORTER}",
+        f"ConfigMap {NAMESPACE}/{EXPORTER}",
+        f"DaemonSet {NAMESPACE}/{EXPORTER}",
+        f"Service {NAMESPACE}/{EXPORTER}",
+        f"ServiceAccount {NAMESPACE}/{EXPORTER}",
+    ],
+    "agent": [
+        f"ClusterRoleBinding -/{AGENT}",
+        f"ConfigMap {NAMESPACE}/{AGENT}",
+        f"RoleBinding {NAMESPACE}/{AGENT}",
+        f"Service {NAMESPACE}/{AGENT}",
+        f"ServiceAccount {NAMESPACE}/{AGENT}",
+        f"StatefulSet {NAMESPACE}/{AGENT}",
+    ],
+}
+
 
 class RunningOperator:
     """One `gpuledger operator`."""
@@ -135,6 +166,9 @@ class OperatorRelease:
     def read(self, kind: str, name: str) -> Json | None:
         answer = self.api.request("GET", f"{PATHS[kind]}/{name}")
         return answer.json() if answer.is_success else None
+
+    def uid(self, kind: str, name: str) -> str:
+        return str((self.read(kind, name) or {})["metadata"]["uid"])
 
     def delete(self, kind: str, name: str) -> None:
         """Delete a resource, and wait until it is gone."""

@@ -10,12 +10,11 @@ import pytest
 from cluster.control_plane import ControlPlane, Json
 from cluster.fake_nodes import FakeNodes
 from cluster.node import Node
-from cluster.operators import NAMESPACE, OperatorRelease, operator_release
+from cluster.operators import EXPORTER, NAMESPACE, OperatorRelease, operator_release
 from cluster.release import GPU_LABEL, rows
 from gpuledger.operator.render.naming import MONITOR
 from running import wait_until
 
-EXPORTER = "gpumonitor-main-exporter"
 FOLDER = "var/lib/node_exporter/textfile_collector"
 # The schedule is a minute, and pods of a busy machine start late.
 PATIENCE = 240.0

@@ -13,12 +13,11 @@ import psutil
 import pytest
 
 from cluster.control_plane import Client, ControlPlane, Json
-from cluster.operators import OperatorRelease, RunningOperator, operator_release
+from cluster.operators import EXPORTER, OperatorRelease, RunningOperator, operator_release
 from cluster.release import GPU_LABEL
 from running import wait_until
 
 NODES = 2_000
-EXPORTER = "gpumonitor-main-exporter"
 INTERVAL = 2.0
 # Seconds between two lists of pods.
 LISTS = 30

@@ -17,6 +17,7 @@ from gpuledger.ledger.report.receipt.content import (
     ReceiptJson,
     gpu_label,
 )
+from gpuledger.ledger.report.receipt.sentence import lacks_energy
 from gpuledger.ledger.report.receipt.wording import (
     UNKNOWN,
     bytes_text,
@@ -148,6 +149,7 @@ def _scope(receipt: ReceiptJson, zone: tzinfo) -> str:
 
 def _facts(receipt: ReceiptJson) -> Iterator[ReceiptFact]:
     total, currency = receipt["total"], receipt["currency"]
+    left_out = "+" if lacks_energy(receipt) else ""
     if total["cost"] is not None:
         parts = [
             f"{name} {money_text(amount, '')}"
@@ -155,11 +157,13 @@ def _facts(receipt: ReceiptJson) -> Iterator[ReceiptFact]:
             if amount is not None
         ]
         mark = "+" if total["unpriced_microseconds"] or total["unpriced_millijoules"] else ""
+        mark = mark or ("" if total["energy_cost"] is None else left_out)
         value = money_text(total["cost"], currency) + mark
         yield ReceiptFact("cost", value, ", ".join(parts) if len(parts) > 1 else "")
     mark = "~" if total["estimated_microseconds"] else ""
     yield ReceiptFact("GPU-hours", hours_text(total["gpu_microseconds"]) + mark, _hours_detail(total))
-    yield ReceiptFact("energy", energy_text(total["millijoules"]), _energy_detail(total))
+    detail = _energy_detail(total) + (", without GPUs that were not measured" if left_out else "")
+    yield ReceiptFact("energy", energy_text(total["millijoules"]) + left_out, detail)
     if total["co2_grams"] is not None:
         yield ReceiptFact("CO2", co2_text(total["co2_grams"]))
     yield from _traffic(receipt)

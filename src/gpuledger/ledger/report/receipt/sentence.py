@@ -43,19 +43,24 @@ def _summary(receipt: ReceiptJson) -> str:
     begins, ends = receipt["begins"], receipt["ends"]
     lasting = "" if begins is None or ends is None else f" for {duration_text(ends - begins)}"
     where = f" on {len(receipt['nodes'])} nodes" if len(receipt["nodes"]) > 1 else ""
-    return (
-        f"Had {count}{shown}{where}{lasting}: {', '.join(_amounts(receipt['total'], receipt['currency']))}."
-    )
+    return f"Had {count}{shown}{where}{lasting}: {', '.join(_amounts(receipt))}."
 
 
-def _amounts(total: Amounts, currency: str) -> list[str]:
-    found = []
+def lacks_energy(receipt: ReceiptJson) -> bool:
+    """Whether the known energy leaves out GPUs that were not measured."""
+    is_known = receipt["total"]["millijoules"] is not None
+    return is_known and any(gpu["millijoules"] is None for gpu in receipt["gpus"])
+
+
+def _amounts(receipt: ReceiptJson) -> list[str]:
+    total, found = receipt["total"], []
     if total["gpu_microseconds"] is not None:
         found.append(f"{hours_text(total['gpu_microseconds'])} GPU-hours")
     if total["millijoules"] is not None:
-        found.append(f"{energy_text(total['millijoules'])}{_bounds(total)}")
+        more = " without GPUs that were not measured" if lacks_energy(receipt) else _bounds(total)
+        found.append(f"{energy_text(total['millijoules'])}{more}")
     if total["cost"] is not None:
-        found.append(money_text(total["cost"], currency))
+        found.append(money_text(total["cost"], receipt["currency"]))
     return found or ["what it used is not known"]
 
 

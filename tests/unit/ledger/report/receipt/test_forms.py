@@ -15,6 +15,7 @@ from gpuledger.ledger.report.receipt.advice import advise
 from gpuledger.ledger.report.receipt.content import ReceiptJson
 from gpuledger.ledger.report.receipt.markdown import receipt_markdown
 from gpuledger.ledger.report.receipt.page import receipt_page
+from gpuledger.ledger.report.receipt.sentence import receipt_sentence
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.receipt.text import bar_line, receipt_text
 from receipt_helpers import BEGIN, GIB, HOUR, amounts, gpu_row, host_row, receipt, unused_gpu
@@ -197,6 +198,18 @@ def test_energy_that_was_not_measured_is_not_zero() -> None:
     text = receipt_text(receipt("n1", gpu_row(**unmeasured), total=amounts(**unmeasured)))
     assert re.search(r"energy +- +the GPUs were not measured", text)
     assert "kWh" not in text
+
+
+def test_energy_of_some_gpus_is_marked() -> None:
+    """Text and sentence; the cost too, if energy has a price."""
+    unmeasured = {"millijoules": None, "measured_millijoules": None, "high_millijoules": None}
+    for price, cost in (("0.2100000000", "2.21 EUR+"), (None, "2.21 EUR ")):
+        total = amounts(high_millijoules=None, energy_cost=price)
+        made = receipt("n1", gpu_row("n1", "0"), gpu_row("n1", "1", **unmeasured), total=total)
+        text = receipt_text(made)
+        assert re.search(r"energy +0\.700 kWh\+ +measured, without GPUs that were not measured", text)
+        assert cost in text.replace("\n", " ")
+        assert "0.700 kWh without GPUs that were not measured" in receipt_sentence(made)
 
 
 def test_estimated_energy_has_its_bounds() -> None:

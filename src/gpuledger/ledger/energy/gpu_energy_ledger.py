@@ -181,9 +181,10 @@ class GpuEnergyLedger:
         process_lists = [holder.processes for holder in holders]
         good = whole and reading.up and all(processes is not None for processes in process_lists)
         outcome = self.power.add(at, reading)
-        if self.uses_power and outcome is PowerOutcome.REJECTED:
+        uses_power = self.frozen or (not self.has_counter and reading.get(q.ENERGY) is None)
+        if uses_power and outcome is PowerOutcome.REJECTED:
             self.invalid += 1
-        elif self.uses_power and outcome is PowerOutcome.BEGUN:
+        elif uses_power and outcome is PowerOutcome.BEGUN:
             # The integral does not cover the whole interval: it must not teach a floor.
             self.quiet_since = None
         listed = {process.key: process for processes in process_lists for process in processes or ()}
@@ -286,7 +287,7 @@ class GpuEnergyLedger:
         still = self.still_since is not None and now.at - self.still_since >= LONGEST_INTERVAL
         # A suspect reading did move; only its start is unknown.
         still = still and self.counter.suspect is None
-        return now.good and still and self.power.last is not None and self.power.last[0] > 0
+        return now.good and still and self.power.reaches(now.at) and self.power.is_drawn
 
     def _freeze(self, now: _Tick) -> list[Posting]:
         """Use power instead of the counter from its last move on."""

@@ -54,6 +54,11 @@ class PowerIntegral:
         self.last = (power, at)
         return outcome
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the last reading is above 0."""
+        return self.last is not None and self.last[0] > 0
+
     def reaches(self, at: float) -> bool:
         """Whether power was read at this tick, so that the integral reaches until now."""
         return self.last is not None and self.last[1] == at
@@ -84,5 +89,5 @@ class PowerIntegral:
 
 
 def highest_limit(reading: Reading) -> float | None:
-    """The highest limit of power in watts that the Gpu can have; None if it has none."""
-    return reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT)
+    """The highest limit of power in watts that the Gpu can have; None if it has none, or if it says 0."""
+    return reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT) or None

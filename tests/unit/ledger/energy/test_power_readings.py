@@ -69,6 +69,13 @@ def test_the_power_of_a_gpu_with_a_counter_is_no_energy_and_not_counted() -> Non
     assert bench.book.invalid == 0
 
 
+def test_wrong_power_beside_the_first_reading_of_a_counter_is_not_counted() -> None:
+    bench = Bench(CARD, limit=LIMIT)
+    for second in range(11):
+        bench.tick(float(second), second * 60 * J, [RESIDENT], power=65_535.0)
+    assert bench.book.invalid == 0
+
+
 def test_the_power_that_replaces_a_frozen_counter_is_checked_too() -> None:
     bench = Bench(CARD, limit=LIMIT)
     bench.tick(0, 0, [RESIDENT], fresh=True, power=WATTS)
@@ -77,6 +84,30 @@ def test_the_power_that_replaces_a_frozen_counter_is_checked_too() -> None:
     assert bench.book.frozen
     assert sum(one.millijoules for one in bench.posted) == 100 * 60 * J
     assert bench.book.invalid == 1, "at 30 s the counter was not yet known to be frozen"
+
+
+@pytest.mark.parametrize("wrong", [None, 65_535.0], ids=["absent", "beyond the limit"])
+@pytest.mark.parametrize("missing", [{60}, {60, 61}, set(range(55, 64))])
+def test_a_counter_that_is_frozen_while_power_is_missing_costs_no_energy(
+    missing: set[int], wrong: float | None
+) -> None:
+    bench = Bench(CARD, limit=LIMIT)
+    bench.tick(0, 0, [RESIDENT], fresh=True, power=WATTS)
+    for second in range(1, 101):
+        power = wrong if second in missing else WATTS
+        bench.tick(float(second), 0, [RESIDENT], power=power, utilization=0.5)
+    assert bench.book.frozen
+    assert sum(one.millijoules for one in bench.posted) == 100 * 60 * J
+
+
+def test_a_limit_of_0_is_no_limit() -> None:
+    book = EnergyLedger(Floors())
+    for second in range(11):
+        values = {q.ENERGY: second * 60 * J, q.POWER: WATTS, q.POWER_LIMIT: 0.0}
+        tick = snapshot(reading(CARD, RESIDENT, values=values), unix=second)
+        posted = book.post(replace(tick, elapsed=float(second)))
+        assert [one.booked.delta for one in posted] == ([60 * J] if second > 1 else []), second
+    assert book.invalid == 0
 
 
 def test_the_first_one_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -255,17 +255,10 @@ def _format_words(known: Mapping[str, Setting]) -> tuple[str, ...]:
     return setting_words(known["--format"]) if "--format" in known else ()
 
 
-def _require_words(what: str, words: Sequence[str]) -> None:
+def _refuse_empty(what: str, words: Sequence[str]) -> None:
     """Raise UsageError for an empty argument: as a path, it would be the working directory."""
     if not all(word.strip() for word in words):
         raise UsageError(f"{what} is empty; is a shell variable not set?")
-
-
-def refuse_other_flags(flags: Iterable[str], honored: Collection[str], why: str) -> None:
-    """Raise UsageError for the first of these flags, by key, that is not honored; `why` follows its name."""
-    for key in flags:
-        if key not in honored:
-            raise UsageError(f"{settings_of(_all_groups())[key].flags[0]}{why}")
 
 
 def reject_words(command: str, words: Sequence[str]) -> None:
@@ -304,7 +297,7 @@ def choose_action(
     if name not in actions:
         raise unknown_name_error(f"{command} command", name, actions)
     action = actions[name]
-    _require_words(f"an argument of {command} {name}", rest)
+    _refuse_empty(f"an argument of {command} {name}", rest)
     if not action.fewest <= len(rest) <= action.most:
         raise UsageError(f"{command} {name} needs {action.arguments}; {see}")
     return name, action, rest
@@ -349,6 +342,6 @@ def parse_command(
     elif len(given.arguments) != 1 and not (is_optional and not given.arguments):
         raise UsageError(f"{command} needs one {argument}; see gpuledger {command} --help")
     else:
-        _require_words(argument.partition(":")[0], given.arguments)
+        _refuse_empty(argument.partition(":")[0], given.arguments)
     wanted = (*groups.values(), *also)
     return given, lambda: load_values(wanted, given.flags, environ, given.config, _all_groups(), rare())

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
+from gpuledger.app.flag_checks import ONE_NODE, require_once, require_words
 from gpuledger.app.idle_text import digest_mail, digest_slack, digest_text, idle_table
 from gpuledger.app.ledger_file import current_time_of, node_of_ledger
 from gpuledger.config.idle import JSON, MAIL, SLACK, TABLE, TEXT, IdleSettings
@@ -16,7 +17,7 @@ from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.idle.digest import digest_json
 from gpuledger.ledger.report.idle.holds import idle_json
-from gpuledger.ledger.report.ranges import ONE_NODE, parse_range, require_once, require_words
+from gpuledger.ledger.report.ranges import parse_range
 from gpuledger.ledger.report.report_keys import DIGEST_KEYS, LABEL, TEAM
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.store.idle_query import IdleScope, find_idle_holds

@@ -112,9 +112,9 @@ class LedgerRequests:
             raise failure
 
     def _report(self, history: History, parameters: Mapping[str, str]) -> Mapping[str, Any]:
+        from gpuledger.app.flag_checks import choose_period
         from gpuledger.app.ledger_commands import format_report, make_report, with_focus_rows
         from gpuledger.config.report import ReportSettings
-        from gpuledger.ledger.report.ranges import choose_period
         from gpuledger.model.settings import build_settings
 
         plain, given = _take_plain(parameters)
@@ -134,9 +134,9 @@ class LedgerRequests:
         return {"text": text, "notes": [*made.notes, *notes], "user": history.reader.name}
 
     def _explain(self, history: History, parameters: Mapping[str, str]) -> Mapping[str, Any]:
+        from gpuledger.app.flag_checks import choose_period
         from gpuledger.app.ledger_commands import make_explanation, write_explanation
         from gpuledger.config.report import ExplainSettings
-        from gpuledger.ledger.report.ranges import choose_period
         from gpuledger.model.settings import build_settings
 
         who = parameters.get("of", "")

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
 from gpuledger.app.control_socket import NoServeRunning, SocketForbidden, exchange, exchange_with
-from gpuledger.app.flags import refuse_other_flags
+from gpuledger.app.flag_checks import refuse_other_flags
 from gpuledger.app.ledger_file import LedgerForbidden, open_history
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.config.load import settings_of

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpuledger.app.flag_checks import choose_period
 from gpuledger.app.flags import build_parser, choose_action, parse_flags
 from gpuledger.app.ledger_file import (
     current_time_of,
@@ -40,7 +41,7 @@ from gpuledger.ledger.books.library import (
 from gpuledger.ledger.books.table_files import require_format
 from gpuledger.ledger.books.work_folder import abandoned_folders, is_write_error, work_folder
 from gpuledger.ledger.report.moments import format_local_time
-from gpuledger.ledger.report.ranges import choose_period, parse_range
+from gpuledger.ledger.report.ranges import parse_range
 from gpuledger.ledger.store.watched_range import resolve_watched_range
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from gpuledger.app.flag_checks import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.app.flags import parse_command
 from gpuledger.app.ledger_commands import make_explanation, write_explanation
 from gpuledger.app.ledger_requests import EXPLAIN_PARAMETERS
@@ -17,7 +18,6 @@ from gpuledger.app.node_requests import (
 from gpuledger.config.commands import EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.ledger.report.ranges import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.ledger.store.history import History
 from gpuledger.model.settings import build_settings
 from gpuledger.terminal.settings import NodeUrlSettings

@@ -11,6 +11,7 @@ from os import environ
 from typing import Any
 
 from gpuledger import __version__
+from gpuledger.app.flag_checks import require_once, require_words
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.serving import create_server, log_addresses, open_web_security, page_url, prepare_loop
@@ -27,7 +28,6 @@ from gpuledger.host.settings import configured_time_zone
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
 from gpuledger.kubernetes.cluster_access import find_access
 from gpuledger.kubernetes.settings import ApiServerSettings
-from gpuledger.ledger.report.ranges import require_once, require_words
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.model.settings import build_settings

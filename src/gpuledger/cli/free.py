@@ -11,7 +11,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from gpuledger.app.flags import parse_command, refuse_other_flags
+from gpuledger.app.flag_checks import refuse_other_flags, require_words
+from gpuledger.app.flags import parse_command
 from gpuledger.app.free_client import (
     FreeAnswer,
     list_devices,
@@ -30,7 +31,6 @@ from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import TimeZoneSettings, configured_time_zone
 from gpuledger.http.client_access import ClientAccessSettings
 from gpuledger.ledger.device_choice import visibility_variable
-from gpuledger.ledger.report.ranges import require_words
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.model.availability import DISPLAY, FREE
 from gpuledger.model.devices import Gpu

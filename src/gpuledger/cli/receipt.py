@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from gpuledger.app.flag_checks import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.app.flags import parse_command
 from gpuledger.app.receipt_output import format_receipt
 from gpuledger.app.receipt_source import fetch_receipt
 from gpuledger.config.commands import RECEIPT_GROUPS
 from gpuledger.config.report import ReceiptSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.ledger.report.ranges import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 

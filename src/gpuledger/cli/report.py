@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger.app.exported_reports import current_time_of_exports, load_exports
+from gpuledger.app.flag_checks import ONE_NODE, choose_period, require_once, require_words
 from gpuledger.app.flags import parse_command
 from gpuledger.app.ledger_commands import format_report, make_report, report_terms, with_focus_rows
 from gpuledger.app.ledger_requests import REPORT_PARAMETERS
@@ -34,7 +35,7 @@ from gpuledger.config.commands import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.http.client_access import ClientAccessSettings
-from gpuledger.ledger.report.ranges import ONE_NODE, choose_period, parse_range, require_once, require_words
+from gpuledger.ledger.report.ranges import parse_range
 from gpuledger.ledger.report.report_keys import GATEWAY, SERVED_MODEL
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings
 from gpuledger.ledger.report.statement.content import EXPORTS, PROMETHEUS

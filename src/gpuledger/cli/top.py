@@ -11,7 +11,8 @@ from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.app.flags import parse_command, refuse_other_flags
+from gpuledger.app.flag_checks import refuse_other_flags
+from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log
 from gpuledger.app.node_requests import UNIX
 from gpuledger.app.stop_signals import StopRequest

@@ -5,11 +5,11 @@ The ledger can be cut at quarters of an hour; older history only at the full hou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpuledger.ledger.report.moments import (
     first_instant,
@@ -102,59 +102,6 @@ def parse_range(
         raise UsageError(f"--since {since} is not before --until {until}")
     ages = (is_age(since.strip()), is_age(until.strip()))
     return RequestedRange(begins, ends, f"--since {since}", f"--until {until}", zone, *ages)
-
-
-def require_words(flags: Mapping[str, Sequence[str]], kinds: Mapping[str, str]) -> None:
-    """Raise UsageError for an empty value of a flag, such as that of a shell variable that is not set.
-
-    `kinds` are what is expected, by key.
-    """
-    for key, what in kinds.items():
-        if key in flags and not flags[key][-1].strip():
-            raise UsageError(
-                f"{_flag_of(key)}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
-            )
-
-
-def require_once(flags: Mapping[str, Sequence[str]], remedies: Mapping[str, str]) -> None:
-    """Raise UsageError for a flag with several values: all but the last would be left out without a word.
-
-    `remedies` are by key.
-    """
-    for key, remedy in remedies.items():
-        if len(set(flags.get(key, ()))) > 1:
-            raise UsageError(f"{_flag_of(key)} has several values: {remedy}")
-
-
-def _flag_of(key: str) -> str:
-    return "--prometheus" if key == "prometheus.url" else f"--{key.rpartition('.')[2].replace('_', '-')}"
-
-
-# Of the commands that show the rows of one node.
-ONE_NODE = {"node.url": "name one node; a report of several is `gpuledger report --fleet`"}
-
-
-def choose_period(
-    values: Mapping[str, Any], flags: Mapping[str, Sequence[str]], section: str = "report"
-) -> str:
-    """The period of `--in` if it counts, else empty: flags win over the file and the environment.
-
-    Raises UsageError if both it and an end of the range are given in the same place, or if a flag is empty.
-    """
-    period, ends = f"{section}.in", (f"{section}.since", f"{section}.until")
-    kinds = {period: "a period", **dict.fromkeys(ends, "a time"), "state_dir": "a directory"}
-    require_words(flags, kinds)
-    if not values.get(period):
-        return ""
-    given = [key for key in ends if key in values]
-    if period in flags:
-        given = [key for key in given if key in flags]
-    elif any(key in flags for key in given):
-        return ""
-    if given:
-        names = " and ".join("--" + key.partition(".")[2] for key in given)
-        raise UsageError(f"--in and {names} exclude each other: give a whole period or its ends")
-    return str(values[period])
 
 
 def resolve_range(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpuledger.ledger.report.ranges import (
     UTC_DAY,
     RequestedRange,
-    choose_period,
     parse_range,
     resolve_range,
     split_range,
@@ -201,45 +200,6 @@ def test_ranges_that_meet_anywhere_add_up(first: int, middle: int, end: int, zon
     else:
         assert (known[0][0], known[-1][1]) == whole
         assert all(before[1] == after[0] for before, after in pairwise(known))
-
-
-CHOSEN = [
-    ({"report.in": "2026-11"}, (), "2026-11"),
-    ({"report.since": "30d"}, (), ""),
-    ({"report.in": "2026-11", "report.since": "30d"}, ("report.in",), "2026-11"),
-    ({"report.in": "2026-11", "report.since": "30d"}, ("report.since",), ""),
-    ({"report.in": "", "report.since": "30d"}, (), ""),
-    ({}, (), ""),
-]
-
-
-@pytest.mark.parametrize(("values", "flags", "period"), CHOSEN)
-def test_a_flag_wins_over_the_other_form_in_the_file(
-    values: dict[str, str], flags: tuple[str, ...], period: str
-) -> None:
-    assert choose_period(values, dict.fromkeys(flags, ("x",))) == period
-
-
-@pytest.mark.parametrize("flags", [(), ("report.in", "report.until")])
-@pytest.mark.parametrize(
-    ("ends", "names"), [(("until",), "--until"), (("since", "until"), "--since and --until")]
-)
-def test_a_period_and_an_end_in_the_same_place_are_refused(
-    flags: tuple[str, ...], ends: tuple[str, ...], names: str
-) -> None:
-    given = dict.fromkeys(("report.in", *(f"report.{end}" for end in ends)), "now")
-    with pytest.raises(UsageError, match=f"^--in and {names} exclude each other: give a whole period or its"):
-        choose_period(given, dict.fromkeys((*flags, *given) if flags else (), ("now",)))
-
-
-@pytest.mark.parametrize("section", ["report", "explain", "receipt", "books"])
-@pytest.mark.parametrize("word", ["", " "])
-@pytest.mark.parametrize(("name", "what"), [("in", "period"), ("since", "time"), ("until", "time")])
-def test_an_empty_flag_is_no_default(section: str, name: str, what: str, word: str) -> None:
-    """A shell variable that is not set must not choose another range."""
-    key = f"{section}.{name}"
-    with pytest.raises(UsageError, match=f"^--{name}: expected a {what}, not '{word}'; is a shell variable"):
-        choose_period({key: word}, {key: [word]}, section)
 
 
 def parts(since: str, until: str, every: str, zone: ZoneInfo) -> list[tuple[str, float]]:

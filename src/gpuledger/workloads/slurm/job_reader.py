@@ -154,6 +154,8 @@ class _KnownJob(NamedTuple):
             gpus_from=source,
             job=replace(
                 known.job,
+                # Once known, the number remains: later nothing may say it in a job with a SLUID.
+                job=next((one.job for one in (job, earlier) if one.job != one.sluid), job.job),
                 devices=devices,
                 found_by=found_by,
                 missing="" if devices else job.missing,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.workloads.slurm.jobs import SlurmJob
-from slurm_tree import GPU_A, GRES, SCOPE, Machine, refs
+from slurm_tree import GPU_A, GRES, SCOPE, SLUID, Machine, refs
 
 
 @pytest.fixture
@@ -76,3 +76,19 @@ def test_a_job_with_the_number_of_an_earlier_one_is_another_job(machine: Machine
     machine.process(100, uid=0, parent=101)
     again = machine.only_job()
     assert (again.user, again.account, again.devices) == ("", "", ())
+
+
+def test_the_number_of_a_job_arrives_before_its_first_process_and_remains(machine: Machine) -> None:
+    """Its path has a SLUID: only slurmstepd says the number, and later perhaps nobody."""
+    step = f"{SCOPE}/{SLUID}/step_extern"
+    machine.folder(f"{SCOPE}/{SLUID}")
+    machine.folder(f"{step}/user/task_0", 100)
+    machine.process(100, uid=0)
+    before = machine.only_job().job
+    machine.folder(f"{step}/slurm", 101)
+    machine.process(101, uid=0, title="slurmstepd: [4242.extern]")
+    during = machine.only_job().job
+    machine.folder(f"{step}/slurm")
+    machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 200)
+    machine.process(200, uid=1000)
+    assert (before, during, machine.only_job().job) == (SLUID, "4242", "4242")

@@ -150,4 +150,5 @@ def _is_address(host: str) -> bool:
 
 def base_of_redirect(location: str) -> str:
     """The URL to give instead, of the Location of a request to the API: the API's path is added again."""
-    return location.partition("/api/v1/")[0] or location
+    base, found, _ = location.partition("?")[0].partition("/api/v1/")
+    return base if base and found else location

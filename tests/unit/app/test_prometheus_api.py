@@ -136,6 +136,7 @@ def test_credentials_from_url_or_header_are_sent_but_in_no_error() -> None:
         ({"status": "error", "error": "x" * 5000}, 400, {}, "rejects the query: error: xxx"),
         (b"", 302, {"Location": "https://elsewhere/"}, "redirects to https://elsewhere/"),
         (b"", 302, {"Location": "https://h/prom/api/v1/query"}, "redirects to https://h/prom; give that URL"),
+        (b"", 302, {"Location": "https://h/in?to=/api/v1/query"}, "to https://h/in?to=/api/v1/query; give"),
         (b"", 403, {}, "denies access (403)"),
         (b"", 302, {"Location": "http://[::1"}, "redirects to http://[::1; give that"),
         (b"", 307, {"Location": "http://h/" + "x" * 5000}, "redirects to http://h/xxx"),

@@ -201,6 +201,10 @@ class TimePersistence:
         while posted:
             self._record_span(posted[0].span, number_of, journal)
             del posted[0]
+        if watched:
+            # A new file has no owners but those that are remembered, and gets what is not stored yet, too.
+            spans = (*self._newest.values(), *journal.time_spans.values())
+            self._texts.forget_owners({one.split for one in spans})
         for uuid in self.ledger.gpu_ledgers.keys() - watched:
             self._record_unwatched_tick(self.ledger.gpu_ledgers[uuid])
         if self._texts.unnamed:
@@ -223,8 +227,6 @@ class TimePersistence:
         else:
             entry = JournalTimeSpan(span, *self._texts.encode(span.gpu, span.splits, number_of, journal))
         self._newest[uuid] = journal.time_spans[span.number] = entry
-        # A new file has no owners but those that are remembered.
-        self._texts.forget_owners({one.split for one in self._newest.values()})
         if len(journal.time_spans) > _MAX_SPANS:
             self._sum_spans(journal)
 

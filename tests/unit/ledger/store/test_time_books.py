@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -201,6 +202,25 @@ def test_of_owners_that_come_and_go_only_those_that_have_a_gpu_are_remembered(tm
     for _ in range(10):
         node.look(A, B, has=[holds])
     assert names(node.file)[f"{PODS[0].pod} {NONE_RUNNING}"][0] >= 5
+    node.store.close()
+
+
+def test_a_new_file_has_the_owners_of_all_that_the_old_one_could_not_store(tmp_path: Path) -> None:
+    """A full disk for an hour of many short pods, until the file is removed to make space."""
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    for _ in range(5):
+        node.look(A, has=[Allocation(A, PODS[0], fraction=Fraction(1))])
+    node.store._retry_at = inf
+    node.look(A, has=[Allocation(A, PODS[0], fraction=Fraction(1))])
+    for number in range(300):
+        goes = replace(PODS[1], pod=f"goes-{number}", pod_uid=f"goes-{number}")
+        node.look(A, has=[Allocation(A, goes, fraction=Fraction(1))])
+    node.store._retry_at = 0.0
+    node.file.unlink()
+    node.look(A)
+    node.look(A)
+    assert len(names(node.file)) == 302
+    assert names(node.file)[f"{PODS[0].pod} {NONE_RUNNING}"] == (6, 0)
     node.store.close()
 
 

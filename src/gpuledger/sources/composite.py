@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from gpuledger.model.devices import is_selected
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import CollectorRun, Failure, Reading, Snapshot, SourceInfo
@@ -93,7 +92,7 @@ class CompositeSource:
         if not snapshot.devices_failed:
             self.selection.compare(gpus)
             self.selection.log_omission()
-        others = {gpu for gpu in gpus if not is_selected(gpu, self._devices)}
+        others = {gpu for gpu in gpus if not self.selection.takes(gpu)}
         return replace(
             snapshot,
             readings=tuple([one for one in snapshot.readings if one.device.gpu not in others]),

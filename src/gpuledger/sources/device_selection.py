@@ -16,17 +16,27 @@ REMEDY = "remove --devices to monitor all GPUs"
 class DeviceSelection:
     """The names of `--devices`, and what they leave out.
 
-    `omission` is that as one line; empty if there is nothing to say.
+    The UUID is the identity: a Gpu that was selected by its index remains selected under another index.
+    `omission` is what they leave out as one line; empty if there is nothing to say.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
         self._logged = ""
+        # By UUID, the Gpus as they were when they were selected.
+        self._taken: dict[str, Gpu] = {}
         self.omission = ""
+
+    def takes(self, gpu: Gpu) -> bool:
+        """Whether this Gpu is selected, or was."""
+        if self._names and gpu.uuid not in self._taken and is_selected(gpu, self._names):
+            self._taken[gpu.uuid] = gpu
+        return not self._names or gpu.uuid in self._taken
 
     def compare(self, gpus: Iterable[Gpu]) -> None:
         """Compare the names with all GPUs that the source finds."""
-        self.omission = describe_omission(gpus, self._names) if self._names else ""
+        known = (self._taken.get(gpu.uuid, gpu) for gpu in gpus)
+        self.omission = describe_omission(known, self._names) if self._names else ""
 
     def log_omission(self) -> None:
         """Log the omission once, and again after a change."""

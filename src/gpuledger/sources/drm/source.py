@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuledger.host.files import ReadFile, read_or_none, read_whole
 from gpuledger.model import quantities as q
-from gpuledger.model.devices import Device, is_selected
+from gpuledger.model.devices import Device
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
@@ -98,7 +98,7 @@ class DrmSource:
             if not (self._skip_integrated and self._cards.is_integrated(card))
         ]
         self.selection.compare(card.gpu for card in found)
-        return [card for card in found if is_selected(card.gpu, self._settings.devices)]
+        return [card for card in found if self.selection.takes(card.gpu)]
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
         """Read one tick. Raises SourceUnavailable without a GPU of a driver that this source knows."""

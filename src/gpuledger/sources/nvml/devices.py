@@ -51,7 +51,6 @@ class GpuDiscovery:
         self._recount_at: float | None = None
         self._uncounted_addresses: tuple[str, ...] = ()
         self._unbound: tuple[str, ...] = ()
-        self._known_uuids: set[str] = set()
         self.states: list[GpuState] = []
         self.unreachable: dict[int, tuple[int, str]] = {}
         self.changed = True
@@ -165,8 +164,7 @@ class GpuDiscovery:
             facts.read(self._library, handle)
             gpu = make_gpu(uuid, index, facts)
             state = GpuState(gpu, handle, facts, gpu=gpu)
-            # The UUID is the identity: a Gpu selected by its index remains selected under another index.
-            if uuid not in self._known_uuids and not is_selected(gpu, self._selected):
+            if not self._selection.takes(gpu):
                 self.unreachable.pop(index, None)
                 if PCI_INFO in facts.pending:
                     # It may be selected by the PCI bus id, which could not be read.
@@ -174,7 +172,6 @@ class GpuDiscovery:
                 elif skipped is not None:
                     skipped.append(gpu)
                 return state
-            self._known_uuids.add(uuid)
             self.states.append(state)
         else:
             if not state.up or state.handle.value != handle.value:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuledger.host.commands import CommandRunner, RunCommand
-from gpuledger.model.devices import Instance, is_selected
+from gpuledger.model.devices import Instance
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
@@ -81,7 +81,6 @@ class SmiSource:
         reports = ReportReader(command, settings.timeout, start_loop)
         self._queries = SmiQueries(command, settings.timeout, clock, run or CommandRunner(), reports)
         self._column_reader = ColumnReader(settings, command, clock, self._queries.run_smi)
-        self._devices = devices
         self._slot_width = slot_width
         self.selection = DeviceSelection(devices)
         self._host = host
@@ -220,14 +219,14 @@ class SmiSource:
         if self._complete:
             self.selection.compare(parsed.gpu for parsed in parsed_gpus.values())
             self.selection.log_omission()
-        return [parsed for parsed in parsed_gpus.values() if is_selected(parsed.gpu, self._devices)]
+        return [parsed for parsed in parsed_gpus.values() if self.selection.takes(parsed.gpu)]
 
     def _add_missing(self, parsed_gpus: dict[str, ParsedGpu], findings: SourceFindings) -> None:
         """Add known GPUs that nothing mentions as down, unless another one is in their slot now."""
         slots = {parsed.gpu.pci_bus_id for parsed in parsed_gpus.values()}
         for uuid, known in self._known.items():
             is_replaced = bool(known.gpu.pci_bus_id) and known.gpu.pci_bus_id in slots
-            if uuid not in parsed_gpus and not is_replaced and is_selected(known.gpu, self._devices):
+            if uuid not in parsed_gpus and not is_replaced and self.selection.takes(known.gpu):
                 self._complete = False
                 detail = f"GPU {known.gpu.index} ({uuid}) was here and is not in the output any more"
                 findings.note("devices", "NOT_FOUND", detail, known.gpu)

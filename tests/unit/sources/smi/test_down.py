@@ -136,6 +136,19 @@ def test_a_gpu_that_vanishes_and_is_not_selected_is_no_failure() -> None:
     assert (snapshot.devices_failed, snapshot.failures) == (False, ())
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_gpu_selected_by_index_remains_selected_when_it_is_renumbered(count: int) -> None:
+    run = Recorded("cards")
+    smi = source(run, "1")
+    smi.read(ALL)
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    run.instead["xml"] = (XML[:start] + XML[end:]).replace("<attached_gpus>2<", f"<attached_gpus>{count}<")
+    run.instead["listing"] = f"GPU 0: NVIDIA Example (UUID: {SECOND})\n"
+    for _ in range(2):
+        assert [reading.device.uuid for reading in smi.read(ALL).readings] == [SECOND]
+        assert "which no GPU has" not in smi.selection.omission
+
+
 def test_a_gpu_that_vanishes_costs_no_other_its_time() -> None:
     run, clock, books = Recorded("cards"), FakeClock(), Books()
     smi = source(run, clock=clock)

@@ -103,6 +103,8 @@ _NEVER_EMPTY = {
     "report.after": "a file",
     "report.books": "a directory",
     "prometheus.url": "a URL",
+    "prometheus.match": "labels",
+    "tokens.match": "labels",
     "top.fleet": "a URL",
     "node.url": "a URL",
 }
@@ -112,6 +114,8 @@ _ONCE = {
     "report.by": "write the keys as in --by team,user",
     "report.books": "collect the exports in one directory with `gpuledger books merge`",
     "prometheus.url": "name one Prometheus that has the series of all",
+    "prometheus.match": "write all labels in one, separated by commas",
+    "tokens.match": "write all labels in one, separated by commas",
     "top.fleet": "name one fleet that lists all nodes",
 }
 

@@ -169,6 +169,8 @@ def test_a_ledger_that_is_named_is_not_replaced_by_another_one(
         (["report", "--books", "a", "--books", "b"], "--books has several values: collect the exports"),
         (["report", "--fleet", "a", "--fleet", "b"], "--fleet has several values: name one fleet"),
         (["report", "--prometheus", "a", "--prometheus", "b"], "--prometheus has several values"),
+        (["report", "--prometheus.match", "a", "--prometheus.match", "b"], "--prometheus.match has several"),
+        (["report", "--tokens.match", "a", "--tokens.match", "b"], "--tokens.match has several values"),
     ],
 )
 def test_no_value_of_a_repeated_flag_is_left_out(
@@ -176,6 +178,12 @@ def test_no_value_of_a_repeated_flag_is_left_out(
 ) -> None:
     assert main(words) == 2
     assert remedy in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--prometheus.match", "--tokens.match"])
+def test_an_empty_match_does_not_select_all_series(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--prometheus", "http://127.0.0.1:1", flag, ""]) == 2
+    assert f"{flag}: expected labels, not ''; is a shell variable not set?" in capsys.readouterr().err
 
 
 def test_equal_values_of_a_repeated_flag_are_one(capsys: pytest.CaptureFixture[str]) -> None:

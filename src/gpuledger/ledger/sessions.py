@@ -266,11 +266,12 @@ class Sessions:
         for reading in snapshot.process_readings:
             here.add(reading.device.uuid)
             self._post_device(reading, snapshot, seconds, gone)
-        if not snapshot.devices_failed:
-            for uuid in self._open.keys() - here:
+        for uuid in self._open.keys() - here:
+            if all(snapshot.is_gone(session.process.device) for session in self._open[uuid].values()):
                 gone |= self._open.pop(uuid)
-            there = {reading.device.uuid for reading in snapshot.readings}
-            for key in [key for key in self._ghosts if key[0] not in there]:
+        there = {reading.device.uuid for reading in snapshot.readings}
+        for key, ghost in [one for one in self._ghosts.items() if one[0][0] not in there]:
+            if snapshot.is_gone(ghost.process.device):
                 gone[key] = self._ghosts.pop(key)
         for posting in postings:
             self._book(posting, gone)

@@ -231,6 +231,11 @@ class Snapshot:
         """Returns whether the source of this Reading could list all Devices of its Gpu."""
         return not self.devices_failed if reading.rules.listed is None else reading.rules.listed
 
+    def is_gone(self, device: Device) -> bool:
+        """Returns whether a Device without a Reading is certainly not there any more."""
+        gpu = next((reading for reading in self.readings if reading.device == device.gpu), None)
+        return not self.devices_failed if gpu is None else self.is_listed_completely(gpu)
+
     @property
     def processes(self) -> Iterator[GpuProcess]:
         """All reported processes, Device by Device."""

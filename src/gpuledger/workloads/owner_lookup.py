@@ -299,7 +299,8 @@ class OwnerLookup:
         if not snapshot.devices_failed:
             self._listed_at = snapshot.elapsed
         elif 0 <= snapshot.elapsed - self._listed_at <= LONGEST_INTERVAL:
-            devices += tuple([device for device in self._devices if device not in devices])
+            absent = [device for device in self._devices if device not in devices]
+            devices += tuple([device for device in absent if not snapshot.is_gone(device)])
         if not same_objects(devices, self._devices):
             self._devices = devices
         return self._devices

@@ -8,7 +8,7 @@ from builders import GIB, gpu, instance, process, reading, snapshot
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.quantities import ENERGY, POWER_LIMIT
-from gpuledger.model.snapshot import XidEvent
+from gpuledger.model.snapshot import LISTED_RULES, NVIDIA_RULES, XidEvent
 
 A = gpu(0)
 B = gpu(1)
@@ -71,6 +71,15 @@ def test_destroying_an_instance_ends_its_sessions() -> None:
     assert len(list(book.sessions.open())) == 1
     book.post(snapshot(reading(A)))
     assert list(book.sessions.open()) == []
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_sessions_end_with_their_instance_also_while_another_gpu_is_missing(is_read: bool) -> None:
+    book, cut = ledger(), instance(A, 2)
+    book.post(snapshot(reading(A), reading(cut, process(cut, 1)), reading(B, process(B, 2))))
+    rules = LISTED_RULES if is_read else NVIDIA_RULES
+    book.post(snapshot(reading(A, rules=rules), devices_failed=True))
+    assert [one.process.pid for one in book.sessions.open()] == ([2] if is_read else [1, 2])
 
 
 def test_graphics_sessions_are_counted_separately() -> None:

@@ -168,7 +168,7 @@ class TimeLedger:
         before = self._facts.get(gpu.uuid)
         instances = tuple([part.device for part in parts if isinstance(part.device, Instance)])
         is_cut = bool(instances) or (reading is not None and reading.mig_enabled)
-        if before is not None and snapshot.devices_failed and len(instances) < len(before.instances):
+        if before is not None and len(instances) < len(before.instances) and not snapshot.is_gone(gpu):
             # The Instances that could not be listed are still there.
             instances, is_cut = before.instances, before.is_cut
         allocations = self._by_gpu.get(gpu.uuid, ())

@@ -344,7 +344,7 @@ class UsageRecorder:
         """End presences of which nothing was seen for a while, unless their Device could not be read."""
         oldest = snapshot.elapsed - _ABSENCE
         for uuid, one in list(self._devices.items()):
-            if uuid in unread or (snapshot.devices_failed and uuid not in here):
+            if uuid in unread or (uuid not in here and not snapshot.is_gone(one.device)):
                 continue
             for key in [key for key, period in one.owners.items() if period.seen_at < oldest]:
                 self._end(one.owners.pop(key))

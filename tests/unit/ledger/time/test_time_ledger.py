@@ -11,7 +11,7 @@ import pytest
 from builders import gpu, instance, process, reading
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.model.session import ALLOCATION, RESIDENCE
-from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.snapshot import LISTED_RULES, Snapshot, SourceInfo
 from gpuledger.model.workload import UNKNOWN, Workload
 from time_helpers import UNIX, Books, Has, Runs, Truth, in_seconds, play, pod, user
 
@@ -299,6 +299,18 @@ def test_instances_that_could_not_be_listed_are_still_there() -> None:
             seen = replace(seen, readings=seen.readings[:1], devices_failed=True)
         books.post(seen)
     assert books.seconds(ALLOCATION) == in_seconds("A 90, idle 47.5, unobserved 42.5")
+
+
+def test_a_destroyed_instance_has_no_time_while_another_gpu_is_missing() -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE, device=PARTS[0])], [], PARTS), Books()
+    for at in range(61):
+        seen = truth.snapshot(at, at - 1)
+        if at >= 20:
+            left = (replace(seen.readings[0], rules=LISTED_RULES), *seen.readings[2:])
+            seen = replace(seen, readings=left, allocations=(), devices_failed=True)
+        books.post(seen)
+    last = list(books.spans.values())[-1]
+    assert {one.instance for one in last.splits.allocation.accounts} == {"", PARTS[1].instance}
 
 
 def test_a_process_that_no_tick_saw_is_known_by_its_accounting_record() -> None:

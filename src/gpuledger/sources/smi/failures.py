@@ -32,6 +32,8 @@ _BLOCKED: Final = (
     "and run `wsl --shutdown`"
 )
 _KERNEL_LOG: Final = "look for NVRM and Xid lines in the kernel log; a reboot may be needed"
+_POWER: Final = "connect all power cables of the card and restart the machine"
+_NO_DEVICES: Final = "check lspci, and in a container which devices it has"
 _SSH: Final = "run the same ssh command manually: it must not prompt for a password or a host key"
 _NETWORK: Final = "check the network to that machine"
 _INSTALL: Final = "install it there, or give its full path in --nvidia-smi-command"
@@ -43,9 +45,11 @@ _TEXTS: Final = (
     ("couldn't communicate with the nvidia driver", _LOAD),
     ("driver not loaded", _LOAD),
     ("driver is not loaded", _LOAD),
-    ("couldn't find libnvidia-ml", _LIBRARY),
+    ("libnvidia-ml", _LIBRARY),
     ("nvml shared library", _LIBRARY),
     ("gpu access blocked by the operating system", _BLOCKED),
+    # In WSL, where the driver of Windows does not answer.
+    ("failed to initialize nvml: n/a", _BLOCKED),
     (
         "remote host identification has changed",
         "if the machine was installed again, remove its old key (ssh-keygen -R HOST), as the user that runs "
@@ -65,6 +69,7 @@ _TEXTS: Final = (
     ("exec format error", "name an nvidia-smi for the processor of this machine in --nvidia-smi-command"),
     ("loading shared libraries", "install the missing library: `ldd` of nvidia-smi lists what it needs"),
     ("error response from daemon", _CONTAINER),
+    ("error from server (notfound)", _CONTAINER),
     ("container not found", _CONTAINER),
     ("is lost", LOST),
     ("fallen off the bus", LOST),
@@ -72,8 +77,11 @@ _TEXTS: Final = (
     ("requires a reset", RESET),
     ("insufficient permissions", _PERMISSION),
     ("permission denied", _PERMISSION),
-    ("insufficient external power", "connect all power cables of the card and restart the machine"),
-    ("no devices were found", "check lspci, and in a container which devices it has"),
+    ("insufficient external power", _POWER),
+    ("insufficiently powered", _POWER),
+    ("no devices were found", _NO_DEVICES),
+    ("no supported gpus were found", _NO_DEVICES),
+    ("gpu not found", _NO_DEVICES),
     ("the device handle for", LOST),
     ("unknown error", _DEVICES_LOST),
 )
@@ -139,6 +147,7 @@ EXIT_CODES: Final = {
 # After these exit codes every other query fails for the same reason, and also after these messages.
 _FATAL_CODES: Final = frozenset({9, 12, 17, 18, 126, 127})
 _FATAL_TEXTS: Final = ("failed to initialize nvml", "nvidia-smi has failed")
+_DRIVER_EXIT: Final = ExitCode("", _KERNEL_LOG)
 _UNKNOWN_EXIT: Final = ExitCode("", "run the command manually to see its full output")
 # A shell reports a program that a signal ended as 128 + signal.
 _SIGNALS: Final = range(129, 193)
@@ -204,7 +213,8 @@ def remedy_of(result: CommandResult, command: Command) -> str:
         return "look for the out-of-memory killer and NVRM lines in the kernel log"
     if command.is_remote and result.exit_code == 255:
         return _SSH
-    return EXIT_CODES.get(result.exit_code, _UNKNOWN_EXIT).remedy
+    unknown = _DRIVER_EXIT if _FATAL_TEXTS[0] in message else _UNKNOWN_EXIT
+    return EXIT_CODES.get(result.exit_code, unknown).remedy
 
 
 def unavailable_error(result: CommandResult, command: Command, timeout: float) -> SourceUnavailable:

@@ -29,6 +29,15 @@ PRINTED = [
     (6, b"No devices were found\n", b"", "No devices were found", "lspci"),
     (0, b"Failed to initialize NVML: Unknown Error\n", b"", "Unknown Error", "in a container restart it"),
     (1, b"sudo: a password is required\n", b"", "a password is required", "NOPASSWD"),
+    (255, b"", b"Failed to initialize NVML: N/A\nFailed to properly shut down NVML: N/A\n",
+     "Failed to initialize NVML: N/A (Failed to properly", "wsl --shutdown"),
+    (255, b"", b"Unable to determine the device handle for GPU 0000:3B:00.0: Unable to communicate with "
+     b"GPU because it is insufficiently powered.\n", "insufficiently powered", "power cables"),
+    (6, b"", b"Failed to initialize NVML: No supported GPUs were found\n", "No supported GPUs", "lspci"),
+    (231, b"", b"Failed to initialize NVML: Something new\n", "Something new", "NVRM"),
+    (125, b"nvidia-container-cli: load library failed: libnvidia-ml.so.1: cannot open\n", b"",
+     "load library failed", "ldconfig"),
+    (1, b'Error from server (NotFound): pods "p" not found\n', b"", 'pods "p"', "start the container"),
     (139, b"", b"", "ended by signal 11", "kernel log"),
     (77, b"first\nsomething failed\n", b"", "something failed (first)", "run the command manually"),
 ]  # fmt: skip

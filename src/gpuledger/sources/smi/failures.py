@@ -45,7 +45,9 @@ _TEXTS: Final = (
     ("couldn't communicate with the nvidia driver", _LOAD),
     ("driver not loaded", _LOAD),
     ("driver is not loaded", _LOAD),
-    ("libnvidia-ml", _LIBRARY),
+    ("couldn't find libnvidia-ml", _LIBRARY),
+    ("load library failed: libnvidia-ml", _LIBRARY),
+    ("loading shared libraries: libnvidia-ml", _LIBRARY),
     ("nvml shared library", _LIBRARY),
     ("gpu access blocked by the operating system", _BLOCKED),
     # In WSL, where the driver of Windows does not answer.

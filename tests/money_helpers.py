@@ -76,7 +76,7 @@ class Entries:
     ) -> None:
         """Add millijoules."""
         method = "unobserved" if unobserved else "activity"
-        entry = EnergyEntry(device.uuid, method, QUARTER * SECOND, idle, 0, unobserved, list(shares.items()))
+        entry = EnergyEntry(device.uuid, method, HOUR, idle, 0, unobserved, list(shares.items()))
         self.energy.append((quarter, entry))
 
     def report(

@@ -86,7 +86,7 @@ def build_usage_report(
     ]
     lines.sort(key=lambda line: (line.period, -line.millijoules, -(line.gpu_microseconds or 0), line.key))
     missed = _add_unwatched(tally, scope, prices_of)
-    own = _own_lines(tally, scope, missing, metered=bool(tally.gpus) or not missing)
+    own = _own_lines(tally, scope, incomplete, metered=bool(tally.gpus) or not missing)
     # An upper bound of the total would not bound any single bill.
     total = replace(sum_lines((*lines, *own), ("total",)), period=0, high=None, unmetered=incomplete)
     gpus = _gpu_lines(tally, scope.devices, missing, missed)
@@ -178,12 +178,9 @@ def _without_zeros(charges: Counter[Rate]) -> Mapping[Rate, int]:
 
 
 def _own_lines(
-    tally: Tally, scope: ReportScope, missing: frozenset[str], *, metered: bool
+    tally: Tally, scope: ReportScope, incomplete: frozenset[str], *, metered: bool
 ) -> list[ReportLine]:
-    """The rows of the Gpus' own accounts, at least one of each in each period.
-
-    Of Gpus that were partly measured, it is not known whether their idle time is the part that was not.
-    """
+    """The rows of the Gpus' own accounts, at least one of each in each period."""
     found = {(period, account, key): amount for (period, account, key), amount in tally.own.items()}
     for period, account, key in tally.unbilled:
         if account in OWN_ACCOUNTS:
@@ -191,7 +188,7 @@ def _own_lines(
     lines = []
     for period, account, key in _with_empty_rows(found, scope, OWN_ACCOUNTS):
         amount = found.get((period, account, key), Amount())
-        lines.append(_line(key, account, period, amount, scope.prices, missing, is_metered=metered))
+        lines.append(_line(key, account, period, amount, scope.prices, incomplete, is_metered=metered))
     return lines
 
 

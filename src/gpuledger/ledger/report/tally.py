@@ -353,8 +353,8 @@ class Tally:
 
     @property
     def unmetered(self) -> frozenset[str]:
-        """Uuids of Gpus of which no account has any energy, although something was present on them, or they were
-        idle for longer than an interval can be open.
+        """Uuids of Gpus of which no account has any energy, although something was present on them, or they
+        were idle for longer than an interval is open.
         """
         present = self.occupied_by_gpu.keys() | set().union(*(one.gpus for one in self.amounts.values()))
         idle = {gpu for gpu, accounts in self.watched.items() if accounts[IDLE] > _SLACK * MICRO}
@@ -362,10 +362,13 @@ class Tally:
 
     @property
     def partly_metered(self) -> frozenset[str]:
-        """Uuids of Gpus that had residents for longer than their energy was measured."""
+        """Uuids of Gpus that had residents, or were idle, for longer than their energy was measured."""
         found = set()
-        for uuid, seconds in self.occupied_by_gpu.items():
-            gap = seconds - self.gpus[uuid].metered / MICRO if uuid in self.gpus else 0
+        for uuid, gpu in self.gpus.items():
+            # Scraped energy has no length.
+            idle = self.watched[uuid][IDLE] / MICRO if gpu.metered and uuid in self.watched else 0
+            seconds = max(self.occupied_by_gpu.get(uuid, 0), idle)
+            gap = seconds - gpu.metered / MICRO
             if gap > max(_SLACK, seconds / 100):
                 found.add(uuid)
         return frozenset(found)

@@ -281,8 +281,8 @@ def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[
     if part:
         one = len(part) == 1
         notes.append(
-            f"{len(part)} GPU{' was' if one else 's were'} not measured for a part of the time with "
-            f"processes: {_named(part)}. {_LEFT_OUT} the energy of that time."
+            f"{len(part)} GPU{' was' if one else 's were'} not measured for a part of the "
+            f"time: {_named(part)}. {_LEFT_OUT} the energy of that time."
         )
     modules = [gpu for gpu in gpus if gpu.millijoules is not None and is_superchip(gpu.model)]
     if modules:

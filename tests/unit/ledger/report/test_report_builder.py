@@ -154,3 +154,23 @@ def test_idle_energy_of_a_gpu_without_a_meter_is_not_zero(
     assert (idle.energy, idle.unmetered, report.total.unmetered) == (millijoules, lacks_meter, lacks_meter)
     assert [amount is None for amount in (idle.energy_cost, idle.grams)] == [millijoules is None] * 2
     assert report.total.energy == millijoules
+
+
+@pytest.mark.parametrize(("metered", "lacks_meter"), [(1.0, False), (0.99, False), (0.5, True), (0, False)])
+def test_idle_energy_of_a_gpu_that_was_measured_for_half_of_the_time_is_marked(
+    metered: float, *, lacks_meter: bool
+) -> None:
+    """Of scraped energy it is not known for how long it was measured."""
+    devices, hour = {OTHER.uuid: OTHER}, MICROSECONDS_PER_HOUR
+    grouping, rates = find_grouping("user", devices), SegmentPrices()
+    tally = Tally(grouping, lambda _: Fraction(1))
+    tally.begin_segment(PriceSegment(0, 0, 4), rates)
+    tally.add_gpu_time(GpuTime(GpuPart(OTHER.uuid), IDLE, None, False, 10 * hour, 10 * hour))
+    tally.add_energy(EnergyEntry(OTHER.uuid, IDLE, round(10 * metered * hour), 5, 0, 0, ()))
+    tally.finish()
+    scope = ReportScope(grouping, Prices(), devices, Period(0, 36000, 0, 36000), [ReportPart(0, 40, "")])
+    report = build_usage_report(tally, scope, lambda _: rates)
+    idle = next(line for line in report.gpu_accounts if line.account == IDLE)
+    expected = {OTHER.uuid} if lacks_meter else set()
+    assert (idle.energy, idle.unmetered, report.total.unmetered) == (5, expected, expected)
+    assert any("not measured for a part of the time" in note for note in report.notes) is lacks_meter

@@ -109,6 +109,7 @@ def test_only_necessary_keys_are_required() -> None:
         "password",
         "fieldRef",
         "resourceFieldRef",
+        "fileKeyRef",
         "webConfig",
         "Execution",
         "Term",

@@ -281,6 +281,7 @@ def test_variables_may_have_every_source_that_a_pod_allows() -> None:
         {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}},
         {"resourceFieldRef": {"containerName": "agent", "resource": "limits.memory", "divisor": "1Mi"}},
         {"resourceFieldRef": {"resource": "limits.cpu", "divisor": 1}},
+        {"fileKeyRef": {"volumeName": "config", "path": "app.env", "key": "MODE", "optional": True}},
     ]
     envs = [{"name": f"V{number}", "valueFrom": source} for number, source in enumerate(sources)]
     found = container(whatap(k8sAgent={"gpuMonitoring": {"enabled": True, "envs": envs}}))["env"]

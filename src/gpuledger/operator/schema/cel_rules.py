@@ -42,8 +42,8 @@ VARIABLE: Final = CelRule(
     "value conflicts with valueFrom; set only one of them",
 )
 VARIABLE_SOURCE: Final = CelRule(
-    "[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef), has(self.resourceFieldRef)]"
-    ".filter(given, given).size() == 1",
+    "[has(self.secretKeyRef), has(self.configMapKeyRef), has(self.fieldRef), has(self.resourceFieldRef), "
+    "has(self.fileKeyRef)].filter(given, given).size() == 1",
     "expected exactly one source",
 )
 AMOUNTS: Final = (

@@ -276,6 +276,16 @@ ENVIRONMENT: Final = ListNode(
                         },
                         required=("resource",),
                     ),
+                    "fileKeyRef": ObjectNode(
+                        {
+                            "volumeName": name_node("Name of the volume.", "the name of a volume"),
+                            "path": TextNode("File in the volume.", r"^.+$", expected="a path"),
+                            "key": TextNode("Variable in the file.", r"^.+$", expected="a key"),
+                            "optional": _OPTIONAL,
+                        },
+                        "A variable in a file that an init container writes, since Kubernetes 1.34.",
+                        required=("volumeName", "path", "key"),
+                    ),
                 },
                 "Source of the value, instead of `value`.",
                 rules=(cel_rules.VARIABLE_SOURCE,),

@@ -22,6 +22,8 @@ _TIMESTAMP = re.compile(
     rb"^[ \t]*[a-zA-Z_:][a-zA-Z0-9_:]*[ \t]*(?:\{[^\n]*\}[ \t]*|[ \t])[^ \t\n{}\"]+[ \t]+-?\d+[ \t]*$",
     re.MULTILINE,
 )
+# A HELP or TYPE line or a sample, and the name of its family or sample.
+_HEADER = re.compile(rb"[ \t]*(?:#[ \t]+(HELP|TYPE)[ \t]+)?([a-zA-Z_:][a-zA-Z0-9_:]*)")
 # Comments that node_exporter does not read, or of which it takes any text.
 _FREE_COMMENT = re.compile(rb"[ \t]*#(?![ \t]*TYPE[ \t])")
 # A comment, a sample with its value as the group, or an empty line.
@@ -103,12 +105,30 @@ def _reason_to_drop(content: bytes) -> str:
         return ""
     if content and not content.endswith(b"\n"):
         return "does not end with a line end"
+    seen: set[tuple[bytes, bytes]] = set()
     for number, line in enumerate(content.split(b"\n"), 1):
+        if again := _repeated_header(line, seen):
+            return f"{again} in line {number}"
         if line.endswith(b"\r") and not _FREE_COMMENT.match(line):
             return "has line ends of Windows"
         if not _is_valid(line):
             return f"is not in Prometheus's text format in line {number}"
     return ""
+
+
+def _repeated_header(line: bytes, seen: set[tuple[bytes, bytes]]) -> str:
+    """What is wrong with a HELP or TYPE line after those in `seen`, to which the line is added."""
+    found = _HEADER.match(line)
+    if found is None:
+        return ""
+    kind, name = found[1] or b"", found[2]
+    problem = ""
+    if kind and (kind, name) in seen:
+        problem = f"has a second {kind.decode()} line of {name.decode()}"
+    elif kind == b"TYPE" and (b"", name) in seen:
+        problem = f"has the TYPE line of {name.decode()} after a sample"
+    seen.add((kind, name))
+    return problem
 
 
 def _is_valid(line: bytes) -> bool:

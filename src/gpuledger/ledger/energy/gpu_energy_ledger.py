@@ -250,7 +250,7 @@ class GpuEnergyLedger:
             return self._close_integrated(now) if now.good and self.power.reaches(now.at) else []
         if self._is_frozen(now):
             return self._freeze(now)
-        if verdict.epoch_closed or (moved and not verdict.closes):
+        if verdict.epoch_closed or (self.counter.last != before.last and not verdict.closes):
             # Avoid double counting: the counter already covers this energy.
             self.power.restart(now.at)
         return self._unobserved(verdict.tail, now.unix, before.epoch_number) + self._act(verdict, now)
@@ -319,6 +319,7 @@ class GpuEnergyLedger:
             booked=here,
             last=here,
             last_at=now.at,
+            running=True,
             moved_at=now.at,
             started_at=now.at if now.good else None,
             refresh=self.counter.refresh,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 
@@ -152,3 +153,47 @@ def test_power_that_was_not_read_while_the_counter_worked_counts_only_after_it(w
     run(bench, range(41, 45), no_counter, power=wrong)
     run(bench, range(45, 201), no_counter)
     assert joules(bench) == WATTS * 40 + WATTS * (200 - 45)
+
+
+def test_a_counter_that_moves_again_is_not_frozen_at_the_next_tick_of_a_minute() -> None:
+    bench = running()
+    run(bench, range(40, 101, 30), lambda _: true_counter(10))
+    assert bench.book.frozen
+    run(bench, range(160, 401, 60), true_counter)
+    assert not bench.book.frozen
+    # The counter goes on from its first move, at 160 s.
+    assert joules(bench) == WATTS * 400
+    assert sum(one.millijoules for one in bench.posted if one.integrated) / J == WATTS * 150
+
+
+def test_a_single_reading_after_a_pause_is_not_counted_by_power_too() -> None:
+    bench = running()
+    bench.book.interrupt()
+    run(bench, range(20, 50), no_counter)
+    run(bench, range(50, 51), true_counter, lists=None)
+    run(bench, range(51, 201), no_counter)
+    assert joules(bench) == WATTS * 200
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_second_is_counted_twice_whatever_fails(seed: int) -> None:
+    chosen = Random(seed)
+    bench = Bench(CARD, limit=700)
+    step, at, counter = chosen.choice((1, 5, 30)), 0, true_counter(0)
+    until = dict.fromkeys(("unmoved", "no counter", "no power", "no list", "wrong power"), 0)
+    has_counter = chosen.random() < 0.8
+    while at < 300 * step:
+        for what, end in until.items():
+            if chosen.random() < 0.02 and at > end + 61:
+                until[what] = at + chosen.choice(
+                    (1, 30, 50) if what == "wrong power" else (1, 30, 61, 90, 200)
+                )
+        if chosen.random() < 0.01:
+            bench.book.interrupt()
+        fails = {what for what, end in until.items() if at < end}
+        counter = counter if "unmoved" in fails else true_counter(at)
+        power = None if "no power" in fails else 65_535.0 if "wrong power" in fails else float(WATTS)
+        value = counter * J if has_counter and "no counter" not in fails else None
+        bench.tick(float(at), value, None if "no list" in fails else [RESIDENT], power=power, utilization=0.5)
+        assert joules(bench) <= WATTS * at, (at, fails)
+        at += step * chosen.choice((1, 1, 1, 2))

@@ -280,8 +280,12 @@ MIG_CELLS: dict[Quantity, tuple[str, ...]] = {
     q.MEMORY_RESERVED: ("fb_memory_usage/reserved", "shared_fb_memory_usage/reserved"),
 }
 
-# A GPU that reports an error for all of these is down.
-LIVENESS_QUANTITIES = (q.MEMORY_TOTAL, q.MEMORY_USED, q.TEMPERATURE, q.PERFORMANCE_STATE, q.POWER, q.SM_CLOCK)
+# A GPU that reports errors for the first of these groups, and no value, is down. A card that cannot be used
+# may still report the second group, which counts only if the first one is not supported.
+LIVENESS_QUANTITIES = (
+    (q.MEMORY_TOTAL, q.MEMORY_USED, q.TEMPERATURE, q.SM_CLOCK),
+    (q.PERFORMANCE_STATE, q.POWER),
+)
 
 # Fields for `--query-gpu`, by the names that the oldest drivers support.
 QUERY_FIELDS = (

@@ -65,8 +65,8 @@ def parse_gpu_listing(text: str) -> GpuListing:
 
 
 # The first one counts if cells differ.
-_DOWN_REASONS = ("GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION")
-_WHOLE_GPU = pattern(r"lost|bus$|reset", IGNORECASE)
+_DOWN_REASONS = ("GPU_IS_LOST", "RESET_REQUIRED", "TIMEOUT", "UNKNOWN", "NO_PERMISSION")
+_WHOLE_GPU = pattern(r"lost|off the bus|reset", IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -131,15 +131,25 @@ def down_reason(block: GpuBlock) -> str:
     """Return why the GPU is down (`GPU_IS_LOST`), or empty if it is up.
 
     One cell that says so is enough for a GPU that is lost or requires a reset: the driver says it of the
-    whole GPU. Any other error counts only if none of LIVENESS_QUANTITIES has a value, because one failed
-    sensor does not mean a lost GPU.
+    whole GPU. Any other error counts only if no quantity of LIVENESS_QUANTITIES proves that the GPU works,
+    because one failed sensor does not mean a lost GPU.
     """
     named = {absent_reason(cell) for cell in block.cells.values() if _WHOLE_GPU.search(cell)}
-    found = [block.first_cell(cell_names.GPU_CELLS[quantity]) for quantity in cell_names.LIVENESS_QUANTITIES]
-    reasons = {absent_reason(cell) for cell in found if cell is not None}
     certain = named & {"GPU_IS_LOST", "RESET_REQUIRED"}
-    possible = set() if "" in reasons else reasons
+    possible = _liveness_errors(block)
     return next((reason for reason in _DOWN_REASONS if reason in certain or reason in possible), "")
+
+
+def _liveness_errors(block: GpuBlock) -> set[str]:
+    for quantities in cell_names.LIVENESS_QUANTITIES:
+        found = [block.first_cell(cell_names.GPU_CELLS[quantity]) for quantity in quantities]
+        # A working card does not print only phrases that are not known here.
+        reasons = {absent_reason(cell).replace("OTHER", "UNKNOWN") for cell in found if cell is not None}
+        if "" in reasons:
+            return set()
+        if errors := reasons.intersection(_DOWN_REASONS):
+            return errors
+    return set()
 
 
 def build_instances(

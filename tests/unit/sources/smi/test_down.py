@@ -38,6 +38,22 @@ BLOCKS: list[tuple[str, dict[str, str], str]] = [
     ("everything fails", dict.fromkeys(LIVE, "[Unknown Error]"), "UNKNOWN"),
     ("nothing may be read", dict.fromkeys(LIVE, "[Insufficient Permissions]"), "NO_PERMISSION"),
     ("a card without sensors", dict.fromkeys(LIVE, "N/A"), ""),
+    ("off the bus, in one cell", LIVE | {"fan_speed": "GPU has fallen off the bus."}, "GPU_IS_LOST"),
+    ("in brackets", LIVE | {"fan_speed": "[GPU has fallen off the bus]"}, "GPU_IS_LOST"),
+    ("only power is readable", LIVE | dict.fromkeys([*LIVE][:2], "Unknown Error"), "UNKNOWN"),
+    (
+        "and nothing else may be",
+        LIVE | dict.fromkeys([*LIVE][:2], "Insufficient Permissions"),
+        "NO_PERMISSION",
+    ),
+    ("every call takes too long", dict.fromkeys(LIVE, "Timeout"), "TIMEOUT"),
+    ("a phrase that is not known", dict.fromkeys(LIVE, "[Insufficient External Power]"), "UNKNOWN"),
+    ("a card that has power alone", LIVE | dict.fromkeys([*LIVE][:2], "N/A"), ""),
+    (
+        "whose meter fails",
+        dict.fromkeys(LIVE, "N/A") | {"power_readings/power_draw": "[Unknown Error]"},
+        "UNKNOWN",
+    ),
 ]
 
 

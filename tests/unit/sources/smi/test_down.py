@@ -50,7 +50,7 @@ BLOCKS: list[tuple[str, dict[str, str], str]] = [
     ("a phrase that is not known", dict.fromkeys(LIVE, "[Insufficient External Power]"), "UNKNOWN"),
     ("a card that has power alone", LIVE | dict.fromkeys([*LIVE][:2], "N/A"), ""),
     (
-        "whose meter fails",
+        "with a meter that fails",
         dict.fromkeys(LIVE, "N/A") | {"power_readings/power_draw": "[Unknown Error]"},
         "UNKNOWN",
     ),

@@ -19,8 +19,10 @@ from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
 from gpuledger.model.throttle_reasons import throttling_now
 from gpuledger.sources.device_selection import REMEDY
+from gpuledger.sources.smi.cell_names import SUCCESSORS
 from gpuledger.sources.smi.columns import PART as COLUMNS_PART
 from gpuledger.sources.smi.command import Command
+from gpuledger.sources.smi.csv import rejected_field
 from gpuledger.sources.smi.failures import describe_failure, unavailable_error
 from gpuledger.sources.smi.parsed_output import decode_output, without_note
 from gpuledger.sources.smi.settings import SmiSettings
@@ -33,7 +35,7 @@ _PROCESSES: Final = Subject("gpu.processes", "process lists")
 _UTILIZATION: Final = Subject("gpu.utilization", "per-process utilization")
 _FIELDS: Final = Subject("gpu.fields", "nvidia-smi fields")
 _ENERGY: Final = Subject("gpu.energy", "energy")
-_QUERY: Final = ("--query-gpu=driver_version", "--format=csv,noheader")
+_VERSION: Final = "driver_version"
 # If one of these fails, nvidia-smi fails for the same reason.
 _NEEDS: Final = ("driver.environment", "driver.library", "driver.kernel", "driver.answers")
 # Calls of one reading.
@@ -51,7 +53,7 @@ def smi_check(
     is_only_source: bool,
 ) -> Check:
     """Build the check. With `is_only_source`, NVML is not read; `kernel_version` is the loaded driver's."""
-    calls = _CALLS if is_only_source else 1
+    calls = _CALLS if is_only_source else 2
     return Check(
         *_SMI,
         lambda: find_smi_problems(settings, kernel_version(), devices=devices, is_only_source=is_only_source),
@@ -77,7 +79,7 @@ def find_smi_problems(
         yield from _check_reading(settings, kernel_version, devices, run, clock or SystemClock())
         return
     command = Command(settings.command)
-    result = (run or CommandRunner())(command.argv(*_QUERY), settings.timeout)
+    result = _query_field(_VERSION, command, settings.timeout, run or CommandRunner())
     if result.not_started:
         yield warning(
             *_SMI,
@@ -90,6 +92,13 @@ def find_smi_problems(
         yield fails(*_SMI, cause, remedy or "run `nvidia-smi -q` for details")
     else:
         yield _check_driver_version(command, result, kernel_version)
+
+
+def _query_field(field: str, command: Command, timeout: float, run: RunCommand) -> CommandResult:
+    """Query one field, under its newer name if nvidia-smi rejects it."""
+    result = run(command.argv(f"--query-gpu={field}", "--format=csv,noheader"), timeout)
+    newer = SUCCESSORS.get(field)
+    return _query_field(newer, command, timeout, run) if newer and rejected_field(result) == field else result
 
 
 def _check_driver_version(command: Command, result: CommandResult, kernel_version: str) -> Finding:

@@ -6,9 +6,13 @@ import re
 
 import pytest
 
+from gpuledger.host.commands import CommandResult
 from gpuledger.model import quantities as q
+from gpuledger.model.checks import Verdict
+from gpuledger.sources.smi.checks import find_smi_problems
 from gpuledger.sources.smi.csv import parse_query_gpu, replace_field
 from gpuledger.sources.smi.parsed_output import SmiOutput, without_note
+from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.text_report import parse_text_report
 from gpuledger.sources.smi.xml import parse_xml
 from smi.recorded import Recorded, fixture, processes, read, source
@@ -104,3 +108,13 @@ def test_a_field_that_is_gone_is_queried_under_its_new_name() -> None:
     renamed = "\n".join([header.replace("driver_version", "kmd_version"), *rows, ""])
     run = Recorded("cards", xml=None, report=None, query_gpu=renamed)
     assert source(run).read(frozenset()).source.driver_version == "550.54.15"
+
+
+def test_doctor_beside_nvml_finds_the_version_under_its_new_name() -> None:
+    def newer(words: tuple[str, ...], timeout: float) -> CommandResult:
+        if "--query-gpu=kmd_version" in words:
+            return CommandResult(b"625.01\n625.01\n")
+        return CommandResult(b'Field "driver_version" is not a valid field to query.\n', exit_code=2)
+
+    (found,) = find_smi_problems(SmiSettings(), "625.01", is_only_source=False, run=newer)
+    assert (found.verdict, found.why) == (Verdict.WORKS, "nvidia-smi answers, driver 625.01")

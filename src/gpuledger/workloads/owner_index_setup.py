@@ -5,7 +5,7 @@ The modules of an index are imported lazily: machines without its scheduler or r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -148,9 +148,15 @@ def _open_job_map(
     index = open_job_map_index(settings, clock)
     if index is None:
         return
-    from gpuledger.workloads.job_map.job_map_reader import job_map_allocations
+    from gpuledger.workloads.job_map.job_map_reader import IgnoredFilesLog, job_map_allocations
 
-    allocations = IdentityCache(partial(job_map_allocations, kind=settings.kind))
+    ignored = IgnoredFilesLog()
+
+    def find(job_map: JobMap, devices: Sequence[Device], known: SlurmJobs | None) -> tuple[Allocation, ...]:
+        ignored.log_new(job_map, devices)
+        return job_map_allocations(job_map, devices, known, kind=settings.kind)
+
+    allocations = IdentityCache(find)
     opened.add_allocating(
         AllocatingIndex(index, is_named=True),
         lambda devices: allocations(index.value, devices, jobs()),

@@ -99,14 +99,18 @@ def test_names_from_a_missing_api_server_are_an_error_with_a_remedy(tmp_path: Pa
         opened(tmp_path, kubernetes_enabled="true", kubernetes_names="api")
 
 
-def test_prolog_files_allocate_devices_by_minor_number(tmp_path: Path) -> None:
+def test_prolog_files_allocate_devices_by_minor_number(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
     (folder / "3").write_text("815\n")
+    (folder / "notes").write_text("816\n")
     indexes = opened(tmp_path, job_map_dir=str(folder))
     with started(indexes):
         (allocation,) = indexes.allocations((CARD,))
     assert (allocation.device, allocation.workload.job, allocation.found_by) == (CARD, "815", "job_map")
+    assert "ignored" in caplog.text and "notes" in caplog.text
 
 
 def test_a_job_of_slurm_has_the_devices_that_its_processes_were_given(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from gpuledger.model.checks import Check, Finding, Subject, skipped, warning, wo
 from gpuledger.model.devices import Device
 from gpuledger.model.source import Clock
 from gpuledger.model.text import escape_to_one_line
-from gpuledger.workloads.job_map.job_map_reader import JobMapReader, find_map_problems
+from gpuledger.workloads.job_map.job_map_reader import JobMapReader, find_map_problems, listed_names
 from gpuledger.workloads.job_map.settings import JobMapSettings
 
 _JOB_MAP: Final = Subject("job_map.directory", "job-mapping directory")
@@ -48,7 +48,7 @@ def _check_job_map(directory: str, clock: Clock, devices: Sequence[Device] | Non
         yield warning(*_JOB_MAP, f"{directory} has no file for a GPU", _NAME_FILES)
     if found.strange:
         yield warning(
-            *_FILES, f"names of no GPU: {_listed(found.strange)}", f"{_NAME_FILES}; remove the others"
+            *_FILES, f"names of no GPU: {listed_names(found.strange)}", f"{_NAME_FILES}; remove the others"
         )
     for name, problem in found.damaged[:_SHOWN]:
         remedy = "let the prolog write one job id per line, readable to gpuledger"
@@ -57,7 +57,7 @@ def _check_job_map(directory: str, clock: Clock, devices: Sequence[Device] | Non
         return
     problems = find_map_problems(found, devices)
     if problems.unknown:
-        why = f"no GPU of this machine has these names, or several have: {_listed(problems.unknown)}"
+        why = f"no GPU of this machine has these names, or several have: {listed_names(problems.unknown)}"
         yield warning(*_FILES, why, "use one directory per node, and full UUIDs; remove files of other nodes")
     for pair in problems.contradicting[:_SHOWN]:
         first, other = map(escape_to_one_line, pair)
@@ -66,8 +66,3 @@ def _check_job_map(directory: str, clock: Clock, devices: Sequence[Device] | Non
             f"{first} and {other} are of one GPU and have different jobs: it belongs to all of them",
             f"remove the file that the prolog no longer writes: `rm {directory}/{first}` or `.../{other}`",
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(escape_to_one_line(name) for name in names[:_SHOWN])
-    return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

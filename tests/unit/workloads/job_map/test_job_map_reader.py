@@ -10,7 +10,12 @@ import pytest
 from builders import FakeClock, gpu, instance
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import Workload
-from gpuledger.workloads.job_map.job_map_reader import JobMap, JobMapReader, job_map_allocations
+from gpuledger.workloads.job_map.job_map_reader import (
+    IgnoredFilesLog,
+    JobMap,
+    JobMapReader,
+    job_map_allocations,
+)
 from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs
 
 ZERO = gpu(0, minor=1)
@@ -263,3 +268,19 @@ def test_pipes_and_endless_files_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "2").write_text("815\n")
     found = JobMapReader(tmp_path, clock=FakeClock()).read()
     assert [(one.device.name, one.job) for one in found.jobs] == [("2", "815")]
+
+
+def test_files_that_name_no_gpu_are_logged_once(
+    directory: Directory, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = IgnoredFilesLog()
+    directory.write("GPU-99", "7\n")
+    directory.write("notes", "7\n")
+    directory.write("1", "7\n")
+    for devices in ([], [ZERO], [ZERO]):
+        log.log_new(directory.reader.read(), devices)
+    (message,) = caplog.messages
+    assert "have: GPU-99, notes; " in message
+    directory.write("more", "7\n")
+    log.log_new(directory.reader.read(), [ZERO])
+    assert "have: more; " in caplog.messages[-1]

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.settings import SecondsWithoutUnit, build_settings
 from gpuledger.model.snapshot import SourceInfo
-from gpuledger.model.text import format_duration
+from gpuledger.model.text import warn_of_unit
 
 log = logging.getLogger("gpuledger.settings")
 
@@ -68,12 +68,7 @@ def configure_logging(values: Mapping[str, Any], stream: TextIO | None = None) -
     root.setLevel(_LEVELS[settings.level])
     for key, value in values.items():
         if isinstance(value, SecondsWithoutUnit):
-            # Durations have no exponent: a month is 2592000s.
-            amount = f"{value:.15g}"
-            log.warning(
-                "%s: %s has no unit and means %s; write %sms if you mean milliseconds, otherwise %ss",
-                *(key, amount, format_duration(value), amount, amount),
-            )
+            log.warning("%s", warn_of_unit(key, value))
 
 
 @contextmanager

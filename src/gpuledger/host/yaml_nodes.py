@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import shorten
@@ -9,13 +10,16 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from gpuledger.host.yaml_documents import is_merge_key, read_yaml_node, show_key
 from gpuledger.model.errors import UsageError, unknown_name_error
-from gpuledger.model.settings import choice
+from gpuledger.model.settings import SecondsWithoutUnit, choice
+from gpuledger.model.text import warn_of_unit
 
 if TYPE_CHECKING:
     import yaml
 
 
 T = TypeVar("T")
+
+log = logging.getLogger("gpuledger.settings")
 
 # Characters of an invalid value that an error message repeats.
 _LONGEST = 80
@@ -174,14 +178,20 @@ class YamlNode:
         return default if self.absent else self.text()
 
     def parse(self, parse: Callable[[object], T], default: T) -> T:
-        """The text parsed by `parse`, `default` if absent. Its ValueErrors name the expected form."""
+        """The text parsed by `parse`, `default` if absent. Its ValueErrors name the expected form.
+
+        Logs a long duration without a unit.
+        """
         if self.absent:
             return default
         written = self.text()
         try:
-            return parse(written)
+            found = parse(written)
         except ValueError as error:
             raise self.error(f"{error}, not {shorten(repr(written), _LONGEST, placeholder=' ...')}") from None
+        if isinstance(found, SecondsWithoutUnit):
+            log.warning("%s", warn_of_unit(self.place, found))
+        return found
 
     def error(self, wanted: str) -> UsageError:
         """An error about this value; it does not repeat the value, which may be a secret."""

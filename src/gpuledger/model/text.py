@@ -87,6 +87,16 @@ def format_duration(seconds: float) -> str:
     return parts or "0s"
 
 
+def warn_of_unit(key: str, seconds: float) -> str:
+    """Formats the log line about a setting that is a long duration without a unit."""
+    # Durations have no exponent: a month is 2592000s.
+    amount = f"{seconds:.15g}"
+    return (
+        f"{key}: {amount} has no unit and means {format_duration(seconds)}; write {amount}ms if you mean "
+        f"milliseconds, otherwise {amount}s"
+    )
+
+
 def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
     """Returns whether `name` matches a pattern, in which a trailing * stands for any ending."""
     return any(

@@ -319,3 +319,17 @@ def test_a_second_yaml_document_is_rejected(tmp_path: Path) -> None:
         UsageError, match="expected a single document in the stream, but found another document"
     ):
         read_agent_config(file, {})
+
+
+def test_long_durations_without_a_unit_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = {"address": "a:1", "interval": 300, "timeout": "20"}
+    receiver = {"url": "http://b/", "remote_timeout": 3000, "queue_config": {"batch_send_deadline": "500ms"}}
+    static = {"targetName": "t", "type": "StaticEndpoints", "endpoints": [endpoint]}
+    parse_config(tmp_path, {"globalInterval": 500, "targets": [static]}, remote_write=[receiver])
+    prefix = f"{tmp_path / 'agent.yaml'}: "
+    found = [record.getMessage().removeprefix(prefix).partition(";")[0] for record in caplog.records]
+    assert found == [
+        "features.openAgent.globalInterval: 500 has no unit and means 8m20s",
+        "features.openAgent.targets[0].endpoints[0].interval: 300 has no unit and means 5m",
+        "remote_write[0].remote_timeout: 3000 has no unit and means 50m",
+    ]

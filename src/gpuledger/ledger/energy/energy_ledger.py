@@ -76,7 +76,7 @@ class EnergyLedger:
     def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] | None = None) -> list[Posting]:
         """Book one Snapshot and return its postings. `serving` are its processes that serve others.
 
-        If the posting of a Gpu fails, no energy is lost: its counter is unchanged, and the increase until the
+        If the posting of a Gpu fails, no energy is lost: its meter is unchanged, and the increase until the
         next posting is unobserved.
         """
         parts: dict[Gpu, list[Reading]] = {}
@@ -89,11 +89,12 @@ class EnergyLedger:
                 epoch = Epoch(snapshot.boot_id, snapshot.driver_load_of(reading))
                 gpu_ledger = self._gpu_ledger(reading.device, epoch, snapshot)
                 before, rejected = gpu_ledger.counter, gpu_ledger.invalid
+                meter = (gpu_ledger.has_counter, gpu_ledger.frozen)
                 try:
                     posted += gpu_ledger.begin_epoch(
                         epoch, snapshot.unix, starts_at_zero=reading.rules.starts_at_zero
                     )
-                    before = gpu_ledger.counter
+                    before, meter = gpu_ledger.counter, (gpu_ledger.has_counter, gpu_ledger.frozen)
                     posted += gpu_ledger.post(
                         snapshot.elapsed,
                         snapshot.unix,
@@ -105,6 +106,7 @@ class EnergyLedger:
                 except Exception:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
                     gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
+                    gpu_ledger.has_counter, gpu_ledger.frozen = meter
                 if gpu_ledger.invalid and not rejected:
                     if gpu_ledger.uses_power and gpu_ledger.power.excess_since is not None:
                         _log_excess(reading)

@@ -240,17 +240,19 @@ class GpuEnergyLedger:
         )
         self.invalid += verdict.invalid
         moved = self.counter.moved_at not in (None, before.moved_at)
+        # The first reading of a run is no observed move, but covers the energy until then, too.
+        rose = self.counter.last != before.last
         if verdict.epoch_closed:
             self.ended_load = before.epoch.driver_load
         if self.still_since is None or moved or verdict.epoch_closed:
             self.still_since = now.at
         if self.frozen:
-            if moved or verdict.epoch_closed:
+            if rose or verdict.epoch_closed:
                 return self._thaw(now)
             return self._close_integrated(now) if now.good and self.power.reaches(now.at) else []
         if self._is_frozen(now):
             return self._freeze(now)
-        if verdict.epoch_closed or (self.counter.last != before.last and not verdict.closes):
+        if verdict.epoch_closed or (rose and not verdict.closes):
             # Avoid double counting: the counter already covers this energy.
             self.power.restart(now.at)
         return self._unobserved(verdict.tail, now.unix, before.epoch_number) + self._act(verdict, now)

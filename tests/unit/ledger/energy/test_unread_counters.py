@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from builders import gpu, process
-from energy_helpers import Bench, flat
+from energy_helpers import UNIX, Bench, flat
+from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.energy.floor import FloorEstimator
 from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger
 from gpuledger.model.process import GpuProcess
@@ -197,3 +198,13 @@ def test_no_second_is_counted_twice_whatever_fails(seed: int) -> None:
         bench.tick(float(at), value, None if "no list" in fails else [RESIDENT], power=power, utilization=0.5)
         assert joules(bench) <= WATTS * at, (at, fails)
         at += step * chosen.choice((1, 1, 1, 2))
+
+
+def test_a_frozen_counter_that_moved_during_a_pause_is_not_counted_beside_power() -> None:
+    bench = running()
+    run(bench, range(11, 91), lambda _: true_counter(10))
+    assert bench.book.frozen
+    bench.book.interrupt()
+    run(bench, range(91, 92), lambda _: true_counter(11), power=None)
+    bench.posted += bench.book.begin_epoch(Epoch("another boot"), UNIX + 92)
+    assert joules(bench) == WATTS * 90

@@ -76,6 +76,10 @@ class StoredGpu(NamedTuple):
     series: tuple[StoredSeries, ...] = ()
     owners: tuple[StoredOwner, ...] = ()
 
+    def from_zero(self) -> StoredGpu:
+        """The same accounts with exported counters that begin at 0."""
+        return StoredGpu(self.entry._replace(base=self.entry.total, closed=0), self.floors)
+
 
 class GpuTimeEntry(NamedTuple):
     """The time ledger of one Gpu.

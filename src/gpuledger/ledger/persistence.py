@@ -185,7 +185,10 @@ class LedgerPersistence:
         self._spans.forget_open()
         # Include Devices that are no longer in the Snapshot: other rows can reference them.
         self.journal.devices |= self._devices
-        self._entries.clear()
+        # The series of Gpus that this run has not seen were only in the old file: they begin at 0 again.
+        self._unseen = {uuid: one.from_zero() for uuid, one in (self._unseen or {}).items()}
+        self._entries = {uuid: one.entry for uuid, one in self._unseen.items()}
+        self.journal.gpus |= self._entries
         self._accounts.mark_all_changed()
         self.xids.mark_all_changed()
         self._usage.mark_all_changed()

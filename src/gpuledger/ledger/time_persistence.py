@@ -305,6 +305,11 @@ class TimePersistence:
     def mark_all_changed(self, journal: Journal) -> None:
         """Mark everything in memory as not stored: the new file is empty."""
         texts = self._texts
+        journal.devices = {**self._gpus, **journal.devices}
+        for uuid, one in self._unseen.items():
+            # Their series were only in the old file.
+            self._base[uuid], self._closed[uuid] = one.time.posted, 0
+        self._stored = replace(self._stored, series={})
         journal.gpu_parts |= texts.parts
         journal.time_owners |= {one.number: one for one in texts.owners.values()}
         for sights in (self._first, self._unwatched, self._seen):

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock as Mutex
 
 from gpuledger.host.time_zone import time_zone_name
-from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
+from gpuledger.ledger.journal import Journal, StoredLedger
 from gpuledger.ledger.store.hour_cells import update_zone
 from gpuledger.ledger.store.retention import HistoryPruner, RetentionLimits
 from gpuledger.ledger.store.schema import (
@@ -370,10 +370,7 @@ class Store:
 
 def _from_zero(stored: StoredLedger) -> StoredLedger:
     """The stored ledger with exported counters that begin at 0; the accounts continue."""
-    gpus = {
-        uuid: StoredGpu(gpu.entry._replace(base=gpu.entry.total, closed=0), gpu.floors)
-        for uuid, gpu in stored.gpus.items()
-    }
+    gpus = {uuid: gpu.from_zero() for uuid, gpu in stored.gpus.items()}
     time = stored.times
     entries = {uuid: entry._replace(base=entry.time.posted, closed=0) for uuid, entry in time.gpus.items()}
     return replace(stored, gpus=gpus, times=replace(time, gpus=entries, series={}))

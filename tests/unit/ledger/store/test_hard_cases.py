@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock, gpu, process, reading
+from gpuledger.ledger.books.consistency import check_ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.model import quantities as q
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Workload
 from ledger_helpers import UNIX, Run, assert_books_balance, assert_exports_everything, exported_values, rows
+from time_books import assert_time_is_conserved
 
 A, B = gpu(0), gpu(1)
 J = 1000
@@ -41,6 +43,36 @@ def test_a_gpu_missing_at_the_start_gets_its_series_back_once(tmp_path: Path) ->
     assert after == before
     labels = [row[0] for row in rows(second_run.store.file, "SELECT labels FROM series")]
     assert len(labels) == len(set(labels))
+
+
+@pytest.mark.parametrize("removed", [1, 2])
+def test_a_new_file_has_the_accounts_of_a_gpu_that_is_missing_since_the_start(
+    tmp_path: Path, removed: int
+) -> None:
+    run = Run(tmp_path)
+    p = process(B, 2, workload=NAMED)
+    for second in range(10):
+        run.tick({A: second * 100 * J, B: second * 50 * J}, [p])
+    run.store.close()
+    run = Run(tmp_path, clock=run.clock)
+    for second in range(10, 13):
+        run.tick({A: second * 100 * J})
+    for _ in range(removed):
+        run.store.file.unlink()
+        run.tick({A: 1300 * J})
+        run.tick({A: 1400 * J})
+    for second in range(15, 20):
+        run.tick({A: second * 100 * J, B: second * 50 * J}, [p])
+    for _ in range(2):
+        run.store.close()
+        run = Run(tmp_path, clock=run.clock)
+        state = run.tick({A: 2000 * J, B: 1000 * J}, [p])
+    # Exported counters of the missing GPU begin at 0 again, its accounts go on.
+    assert 0 < state.energy.totals[B.uuid] < 1000 * J
+    run.store.close()
+    assert_books_balance(run.store.file)
+    assert_time_is_conserved(run.store.file)
+    assert [one for one in check_ledger(run.store.file) if not one.is_note] == []
 
 
 def test_floors_of_another_driver_version_are_ignored(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ class ReportReader:
         self._start_loop = start_loop
         self._loop: ReportLoop | None = None
         self._seconds = 0.0
-        # The most GPUs in one report. Of one that is missing, only a single call may print the reason.
+        # GPUs in the last report. Of one that is missing, only a single call may print the reason.
         self._gpus = 0
 
     def read(self, run: Callable[[], CommandResult], elapsed: Callable[[], float]) -> CommandResult:
@@ -117,12 +117,13 @@ class ReportReader:
             report = self._loop.next_report(self._timeout) if seconds < self._seconds else None
             if report is None:
                 self._give_up()
-            elif report.count(_GPU) >= self._gpus:
+            elif (gpus := report.count(_GPU)) >= self._gpus:
+                self._gpus = gpus
                 return CommandResult(report)
         began = elapsed()
         result = run()
         seconds = elapsed() - began
-        self._gpus = max(self._gpus, result.stdout.count(_GPU))
+        self._gpus = result.stdout.count(_GPU) or self._gpus
         if seconds > _SLOW and result.exit_code == 0 and self._loop is None and self._start_loop is not None:
             self._try_loop(seconds, self._start_loop)
         return result

@@ -229,8 +229,10 @@ class SmiSource:
             if uuid not in parsed_gpus and not is_replaced and self.selection.takes(known.gpu):
                 self._complete = False
                 detail = f"GPU {known.gpu.index} ({uuid}) was here and is not in the output any more"
-                findings.note("devices", "NOT_FOUND", detail, known.gpu)
-                parsed_gpus[uuid] = replace(known, block=GpuBlock(known.gpu.pci_bus_id), down="NOT_FOUND")
+                # What nvidia-smi said of it before remains the reason.
+                reason = known.down or "NOT_FOUND"
+                findings.note("devices", reason, detail, known.gpu)
+                parsed_gpus[uuid] = replace(known, block=GpuBlock(known.gpu.pci_bus_id), down=reason)
 
     def _parse_gpu(
         self, block: GpuBlock, position: int, output: SmiOutput, listing: GpuListing, findings: SourceFindings

@@ -179,6 +179,19 @@ def test_a_gpu_that_vanishes_costs_no_other_its_time() -> None:
     assert books.seconds("residence", FIRST)["down"] > 0
 
 
+def test_the_reason_of_a_lost_gpu_remains_when_later_reports_say_nothing() -> None:
+    run = Recorded("cards")
+    smi = source(run)
+    smi.read(ALL)
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    without = XML[:start] + XML[end:]
+    message = "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.\n"
+    for output in (CommandResult((message + without).encode(), exit_code=15), without, without):
+        run.instead["xml"] = output
+        (lost,) = [reading for reading in smi.read(ALL).readings if not reading.up]
+        assert (lost.device.uuid, lost.down_reason) == (FIRST, "GPU_IS_LOST")
+
+
 def test_a_gpu_with_another_one_in_its_slot_was_replaced() -> None:
     run = Recorded("cards")
     smi = source(run)

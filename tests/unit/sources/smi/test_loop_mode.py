@@ -88,6 +88,20 @@ def test_a_report_that_lacks_a_gpu_is_replaced_by_a_single_call() -> None:
     assert not loop.stopped
 
 
+def test_a_gpu_that_remains_missing_takes_no_further_single_call() -> None:
+    both, one = b'<gpu id="1"><gpu id="2">', b'<gpu id="2">'
+    calls = iter([CommandResult(both), CommandResult(one, exit_code=15), CommandResult(one + b" again")])
+    reader = ReportReader(Command("nvidia-smi"), 30.0, Loop(1.1, both, one, one, one, both, both, one))
+    clock = FakeClock()
+
+    def run() -> CommandResult:
+        clock.advance(6.0)
+        return next(calls)
+
+    found = [reader.read(run, clock.elapsed).stdout for _ in range(8)]
+    assert found == [both, both, one, one, one, both, both, one + b" again"]
+
+
 def test_a_failed_command_is_not_looped() -> None:
     loop = Loop(1.1)
     read_reports(loop, [6.0], CommandResult(b"", exit_code=9))

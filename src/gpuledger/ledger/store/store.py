@@ -356,6 +356,7 @@ class Store:
             journal = self._journal
             if journal is not None and (self._unsaved is not None or journal.has_left):
                 journal.is_usage_due = True
+                self._check_place()
                 self._write(connection, journal)
                 self._succeed()
             if not self._is_first_write:

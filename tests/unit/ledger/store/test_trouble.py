@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -271,6 +272,18 @@ def test_a_foreign_file_in_place_of_the_ledger_is_not_touched_but_reported(tmp_p
     post_training(run, 1, start=6)
     assert post_training(run, 2, start=7).success
     assert_books_balance(run.store.file)
+
+
+def test_a_stop_after_the_file_was_removed_says_what_is_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(tmp_path)
+    post_training(run, 5)
+    run.store._retry_at = inf
+    post_training(run, 5, start=5)
+    run.store.file.unlink()
+    run.store.close()
+    assert "the file was removed; the last changes of the ledger could not be stored" in caplog.text
 
 
 def test_a_directory_moved_behind_a_link_is_still_the_same(tmp_path: Path) -> None:

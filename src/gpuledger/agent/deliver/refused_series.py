@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gpuledger.agent.deliver.queue import QueuedRecord
-from gpuledger.agent.deliver.records import decompress_record, read_series
+from gpuledger.agent.deliver.records import decode_labels, decompress_record, read_series
 from gpuledger.model.source import Clock
+from gpuledger.model.text import clean_name
 
 # A series that was refused twice in succession is left out so long; then one sample is tried. After one
 # refusal it is only sent apart from the others: a sample out of order says nothing of the next one.
@@ -23,6 +24,10 @@ _LEFT_OUT_AFTER: Final = 2
 # Bounds of the remembered series and of the requests of one search.
 _MOST_SERIES: Final = 10_000
 _MOST_REQUESTS: Final = 200
+# So many samples of other series show whether a limit concerns them, too.
+_OTHERS: Final = 8
+# Characters of a series in the log.
+_LONGEST_NAME: Final = 200
 # A receiver that refuses so many samples and accepts none probably refuses everything.
 _HOPELESS: Final = 8
 
@@ -34,6 +39,14 @@ class SeriesSample(NamedTuple):
     labels: bytes
     field: bytes
     samples: int
+
+    @property
+    def name(self) -> str:
+        """The series for the log, shortened."""
+        pairs = decode_labels(self.labels)
+        metric = pairs.pop("__name__", "")
+        inside = ", ".join(f'{label}="{value}"' for label, value in pairs.items())
+        return clean_name(f"{metric}{{{inside}}}", _LONGEST_NAME)
 
 
 @dataclass(slots=True)
@@ -147,9 +160,18 @@ class RefusalSearch:
         return self._parts.pop() if self._parts else ()
 
     def retry(self, part: Sequence[SeriesSample]) -> None:
-        """Return a part that could not be sent; it is the next one again, and counts as one request."""
-        self._requests -= 1
+        """Return a part that is sent again after a pause; it is the next one, and requests count from 0."""
+        self._requests = 0
         self._parts.append(list(part))
+
+    def others_than(self, part: Sequence[SeriesSample]) -> list[Sequence[SeriesSample]]:
+        """Return a few samples of other series, as parts, each the first of its series that was not sent."""
+        firsts: dict[tuple[int, bytes], SeriesSample] = {}
+        for each in (part, *self._waiting, *reversed(self._parts)):
+            for sample in each:
+                firsts.setdefault((sample.item.record.shard, sample.labels), sample)
+        others = [sample for sample in firsts.values() if sample not in part]
+        return [[sample] for sample in others[:: len(others) // _OTHERS + 1]]
 
     def accept(self, part: Sequence[SeriesSample], unwritten: int = 0) -> None:
         """Continue after the receiver accepted a part, but for this number of samples."""

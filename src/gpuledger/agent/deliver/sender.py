@@ -14,7 +14,6 @@ from gpuledger.agent.deliver.client import RemoteWriteClient, backoff_delay, mus
 from gpuledger.agent.deliver.metadata import MetadataStore
 from gpuledger.agent.deliver.protocol import WriteAnswer, WriteProtocol
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
-from gpuledger.agent.deliver.records import decode_labels
 from gpuledger.agent.deliver.refused_series import (
     LEFT_OUT_SECONDS,
     RefusalSearch,
@@ -27,7 +26,6 @@ from gpuledger.agent.deliver.shard_queue import ShardQueue
 from gpuledger.agent.deliver.state import ReceiverCounts, ThrottledLog
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
 from gpuledger.model.source import Clock
-from gpuledger.model.text import clean_name
 
 _LOG = logging.getLogger(__name__)
 Sleep = Callable[[float], Awaitable[object]]
@@ -37,7 +35,9 @@ _TOO_MANY: Final = 429
 # After so many failures in succession, a 429 without Retry-After is not taken for a limit of the rate, but
 # for one of the series: some receivers answer it as long as one series of a request is above a limit.
 _LIMITED_FAILURES: Final = 6
-_CONFIRMATIONS: Final = 3
+# The order in which an accepted part (True) and a limited one are sent again. A limit of the rate that lets a
+# sample pass now and then does not fit it.
+_TURNS: Final = (True, False, False, True) * 4
 
 
 class Sender:
@@ -207,7 +207,7 @@ class Sender:
     ) -> None:
         """Deliver all samples but those of refused series. `answer`: the refusal of all in one request.
 
-        Ends without a result if a record must not be sent any more, or if a limit may concern all series.
+        Ends without a result if a record must not be sent any more.
         """
         search = RefusalSearch(items, self._refused)
         refusal = answer
@@ -217,7 +217,15 @@ class Sender:
             if answer is None:
                 answer = await self._send(SeriesRequest(part, self._metadata))
             limited = answer is not None and self._is_limit(answer)
-            waits = len(part) > 1 and not of_limit and shard.failures < _LIMITED_FAILURES
+            waits = search.is_exhausted
+            if len(part) > 1:
+                waits |= not of_limit and shard.failures < _LIMITED_FAILURES
+            elif answer is not None and limited and not waits:
+                others = list(filter(None, (accepted, *search.others_than(part))))
+                answer, other = await self._compare(part, answer, others)
+                accepted = other or accepted
+                # If the part was accepted after all, or all are limited, pauses help more than requests.
+                limited = of_limit = answer is not None and self._is_limit(answer)
             if answer is None or (limited and waits):
                 await self._back_off(shard)
                 if any(map(self._queue.drop_reason, items)):
@@ -225,16 +233,10 @@ class Sender:
                 search.retry(part)
                 answer = None
                 continue
-            if limited and (
-                search.is_exhausted or (len(part) == 1 and not await self._concerns_only(part, accepted))
-            ):
-                # The batch is sent again, apart from the series that are refused.
-                search.finish()
-                await self._back_off(shard)
-                return
             if answer.status < 300:
                 search.accept(part, answer.unwritten)
-                accepted = part[:1]
+                # The last one: the receiver may refuse an older sample of its series.
+                accepted = part[-1:]
             else:
                 refusal = answer
                 divisible = limited or answer.status in _SPLIT_STATUSES
@@ -251,14 +253,26 @@ class Sender:
             self._counts.refusing = True
         self._finish(shard, items, search.lost)
 
-    async def _concerns_only(self, part: Sequence[SeriesSample], accepted: Sequence[SeriesSample]) -> bool:
-        """Whether a limit concerns this part, but not an accepted one: both are sent in turn, some times."""
-        for _ in range(_CONFIRMATIONS if accepted else 0):
-            for samples, is_accepted in ((accepted, True), (part, False)):
-                answer = await self._send(SeriesRequest(samples, self._metadata))
-                if answer is None or (answer.status < 300) is not is_accepted:
-                    return False
-        return bool(accepted)
+    async def _compare(
+        self, part: Sequence[SeriesSample], answer: WriteAnswer, others: Sequence[Sequence[SeriesSample]]
+    ) -> tuple[WriteAnswer | None, Sequence[SeriesSample]]:
+        """Send a limited part and another one in turn; return the answer for the part and the other one.
+
+        The answer is `answer` if the other one is accepted each time and the part never. It is None if the
+        limit may concern all series.
+        """
+        for other in others:
+            for is_other in _TURNS:
+                found = await self._send(SeriesRequest(other if is_other else part, self._metadata))
+                if found is None:
+                    return None, ()
+                if found.status < 300 and not is_other:
+                    return found, other
+                if found.status >= 300 and is_other:
+                    break
+            else:
+                return answer, other
+        return None, ()
 
     async def _send(self, request: WriteRequest) -> WriteAnswer | None:
         """Send once. Returns a final response (delivered or rejected), or None if it must be retried.
@@ -337,7 +351,7 @@ class Sender:
         self._set_error(error)
         what = "the rejected samples are dropped"
         if refused:
-            example = _shown_series(refused[0].labels)
+            example = refused[0].name
             what = (
                 f"it refuses {len(refused)} series, such as {example}; their samples are dropped, "
                 f"after a second refusal for {LEFT_OUT_SECONDS / 60:g} minutes"
@@ -388,17 +402,6 @@ class Sender:
     def _set_error(self, why: str) -> None:
         self._counts.last_error = why
         self._counts.last_error_at = self._clock.unix()
-
-
-# Characters of a series in the log.
-_LONGEST_SERIES: Final = 200
-
-
-def _shown_series(labels: bytes) -> str:
-    pairs = decode_labels(labels)
-    name = pairs.pop("__name__", "")
-    inside = ", ".join(f'{label}="{value}"' for label, value in pairs.items())
-    return clean_name(f"{name}{{{inside}}}", _LONGEST_SERIES)
 
 
 def _spread(items: Sequence[QueuedRecord], unwritten: int) -> Counter[int]:

@@ -95,20 +95,58 @@ def test_only_the_refused_series_is_lost(
 
 
 @pytest.mark.parametrize("partial", [True, False])
-def test_a_series_above_a_limit_does_not_hold_up_the_others(tmp_path: Path, partial: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_bad", "bad"),
+    [
+        (bad_series, 1),
+        (lambda sample: sample[:2] == ("0", "0"), 1),
+        (lambda sample: sample[0] == "0", SERIES),
+    ],
+    ids=["one", "the first", "all of the first target"],
+)
+def test_a_series_above_a_limit_does_not_hold_up_the_others(
+    tmp_path: Path, is_bad: Callable[[Sample], bool], bad: int, partial: bool
+) -> None:
     """Older Cortex answers 429 as long as a request has a series above the limit of the tenant."""
 
     async def test() -> None:
-        there = ValidatingReceiver(bad_series, partial=partial, status="429 Too Many Requests")
+        there = ValidatingReceiver(is_bad, partial=partial, status="429 Too Many Requests")
         async with receiving(there), sending(tmp_path, settings(there.url)) as here:
             for number in range(6):
                 for target in range(4):
                     here.accept(block(target, number, samples=SERIES))
                 await emptied(here)
             state = only_state(here)
-            assert state.dropped["rejected"] == 6
-            assert (state.refused_series, state.refusing, state.failing) == (1, False, False)
-        assert len(set(there.kept)) == 6 * 4 * SERIES - 6
+            assert state.dropped["rejected"] == 6 * bad
+            assert (state.refused_series, state.refusing, state.failing) == (bad, False, False)
+        assert len(set(there.kept)) == 6 * (4 * SERIES - bad)
+
+    run(test)
+
+
+def test_the_search_for_a_limited_series_repeats_no_sample_that_is_too_old(tmp_path: Path) -> None:
+    """Some receivers refuse a sample that is older than the last one of its series."""
+
+    async def test() -> None:
+        there = ValidatingReceiver(bad_series, partial=False, status="429 Later")
+        newest: dict[tuple[str, str], int] = {}
+
+        def script(post: Post) -> str:
+            found = samples(post)
+            if any(moment < newest.get((target, series), 0) for target, series, moment in found):
+                return "400 out of order"
+            if not any(map(bad_series, found)):
+                newest.update({(target, series): moment for target, series, moment in found})
+            return there.answer(post)
+
+        there.script = script
+        async with receiving(there), sending(tmp_path, settings(there.url)) as here:
+            for number in range(3):
+                for target in range(4):
+                    here.accept(block(target, number, samples=SERIES))
+            await emptied(here)
+            assert only_state(here).dropped["rejected"] == 3
+        assert len(set(there.kept)) == 12 * SERIES - 3
 
     run(test)
 
@@ -123,6 +161,37 @@ def test_a_limit_of_the_rate_loses_no_sample(tmp_path: Path, header: str) -> Non
             await emptied(here)
             assert only_state(here).dropped["rejected"] == 0
         assert len(set(there.kept)) == SERIES
+
+    run(test)
+
+
+def test_samples_beyond_the_rate_are_sent_as_it_allows_and_once(tmp_path: Path) -> None:
+    """A request that is larger than what the receiver has left, which grows while the agent waits."""
+
+    async def test() -> None:
+        there, left = ValidatingReceiver(lambda sample: False, partial=False), [30]
+
+        def script(post: Post) -> str:
+            wanted = len(samples(post))
+            if wanted > left[0]:
+                left[0] += 1
+                return "429 Too Many Requests"
+            left[0] -= wanted
+            return there.answer(post)
+
+        there.script = script
+        async with receiving(there), sending(tmp_path, settings(there.url)) as here:
+            for number in range(3):
+                here.accept(block(1, number, samples=100))
+            await emptied(here)
+            assert only_state(here).dropped["rejected"] == 0
+        assert len(set(there.kept)) == 300
+        assert len(there.kept) < 330
+        assert all(
+            times == sorted(times)
+            for each in range(100)
+            if (times := [moment for _, series, moment in there.kept if series == str(each)])
+        )
 
     run(test)
 

@@ -96,6 +96,25 @@ def test_a_demo_that_is_stopped_while_it_makes_books_names_no_page(tmp_path: Pat
     assert not folder.exists()
 
 
+def test_a_demo_stops_while_its_driver_is_simulated_to_hang(tmp_path: Path) -> None:
+    (tmp_path / "node.yaml").write_text("{gpus: 1, faults: [{kind: hang, at: 30s, for: 1d}]}")
+    words = (*MODULE, "demo", "--source", f"simulator:{tmp_path / 'node.yaml'}", "--state-dir", str(tmp_path))
+    program = Program((*words, "--listen-address", "127.0.0.1:0"), {"GPULEDGER_STATE_DIR": ""}, prepared=True)
+    try:
+        program.wait_line("listening on")
+    finally:
+        assert program.stop() == 0
+
+
+def test_a_demo_without_a_ledger_on_disk_names_no_report(tmp_path: Path) -> None:
+    (tmp_path / "simulator-demo.db").mkdir()
+    (script := tmp_path / "demo.py").write_text(DEMO)
+    words = (MODULE[0], str(script), "--listen-address", "127.0.0.1:0", "--state-dir", str(tmp_path))
+    with started(*words) as (_, before):
+        assert [line for line in before if "the ledger is kept in memory" in line]
+        assert [line for line in before if "a simulated day" in line and "gpuledger report" not in line]
+
+
 def test_serve_ends_its_start_with_the_page() -> None:
     words = (*MODULE, "serve", "--source", "simulator", "--state-dir", "none", "--listen-address")
     with started(*words, "127.0.0.1:0") as (program, before):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import sleep
+from time import sleep, time
 
 from gpuledger.app.control_socket import SOCKET_NAME
 from gpuledger.app.logs import limit_log, silence_node_log
 from gpuledger.app.node_parts import NodeParts
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.ledger.store.read_only_file import open_ledger
+from gpuledger.ledger.store.schema import BEGUN
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.source import Clock
 from gpuledger.node.settings import NO_SOCKET
 
@@ -24,6 +26,8 @@ DEMO_SOURCE = "simulator:demo"
 # means over ten seconds.
 HISTORY = 86_400.0
 _STEP, _RECENT, _FINE_STEP = 59.0, 3600.0, 9.5
+# The simulator computes a day in seconds.
+_LONGEST = 7 * HISTORY
 
 # Bytes of the path of a unix socket.
 _LONGEST_SOCKET = 107
@@ -83,32 +87,52 @@ class HistoryClock:
 
 
 def write_history(
-    parts: NodeParts, clock: HistoryClock, stopped: Callable[[], bool], progress: Callable[[float], None]
+    parts: NodeParts,
+    clock: HistoryClock,
+    stopped: Callable[[], bool],
+    progress: Callable[[float], None],
+    posted: float = 0.0,
 ) -> None:
     """Tick the node until its clock is in the present, or until it is stopped.
 
-    `progress` is called with the part that is done, from 0 to 1.
+    `progress` is called with the part that is done, from 0 to 1. `posted` is the unix time of the last
+    posting of an earlier demo: its books are continued from there, also if their day is incomplete.
     """
-    whole = clock.lag
-    with silence_node_log():
+    with silence_node_log(), limit_log("gpuledger.ledger", logging.ERROR if posted else logging.NOTSET):
+        if posted:
+            clock.advance(max(posted + 1 - clock.unix(), clock.lag - HISTORY))
+            # The books have the Xids until then.
+            with suppress(SourceUnavailable):
+                parts.source.read(frozenset())
+        whole = clock.lag
         parts.node.tick()
-        while clock.lag > 0 and not stopped():
-            clock.advance(_STEP if clock.lag > _RECENT else _FINE_STEP)
+        if posted and not whole:
+            # Energy counters that are behind those of the earlier demo: the ledger would log a second reading
+            # of them as a fault.
+            sleep(1)
             parts.node.tick()
+        costs = (0.0, 0.0)
+        while (lag := clock.lag) > 0 and not stopped():
+            # While a tick is booked the present moves on, at a high speed by more than a step.
+            clock.advance(max(_STEP if lag > _RECENT else _FINE_STEP, 2 * min(costs)))
+            behind = clock.lag
+            parts.node.tick()
+            costs = (costs[1], clock.lag - behind)
             progress(max(0.0, 1 - clock.lag / whole))
 
 
-def continue_history(parts: NodeParts, clock: HistoryClock) -> None:
-    """Bring a node with the books of an earlier demo to the present.
+def history_of(file: Path, usual: float) -> float:
+    """Seconds since the begin of this ledger, if it exists: the node that is simulated is then the same.
 
-    It simulates the day again: some seconds, in which `serve` would log that the source hangs. Its energy
-    counters are behind those of the earlier demo: the ledger would log two readings of them as faults.
+    `usual` is the history of a demo without a ledger, or with one that began too long ago.
     """
-    clock.advance(inf)
-    with silence_node_log(), limit_log("gpuledger.ledger", logging.ERROR):
-        parts.node.tick()
-        sleep(1)
-        parts.node.tick()
+    try:
+        with closing(open_ledger(file)) as connection:
+            found = connection.execute("SELECT value FROM meta WHERE key = ?", (BEGUN,)).fetchone()
+    except GpuledgerError:
+        found = None
+    past = usual if found is None else time() - found[0]
+    return past if 0 < past <= _LONGEST else usual
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from gpuledger.app.demo import (
     DEMO_SOURCE,
     HISTORY,
     HistoryClock,
-    continue_history,
     demo_directory,
+    history_of,
     write_demo_configuration,
     write_history,
 )
@@ -25,10 +25,13 @@ from gpuledger.app.node_parts import NodeParts
 from gpuledger.cli.serve import serve_node
 from gpuledger.config.commands import NODE_GROUPS
 from gpuledger.host.clock import SystemClock
+from gpuledger.ledger.journal import StoredLedger
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
+from gpuledger.ledger.store.state_directory import ledger_name
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.source_factory import open_made_up_source
 
 log = logging.getLogger("gpuledger.demo")
 
@@ -82,20 +85,30 @@ def _serve(read: ReadSettings, folder: Path, file: Path, report: str) -> int:
         return {"source": DEMO_SOURCE, **read(), "state_dir": str(folder)}
 
     values = read_with_defaults()
-    clock = HistoryClock(SystemClock(), HISTORY, build_settings(SourceSettings, values).speed)
+    source = build_settings(SourceSettings, values)
+    name = ledger_name(open_made_up_source(source, SystemClock()).info)
+    clock = HistoryClock(SystemClock(), history_of(folder / f"{name}.db", HISTORY), source.speed)
 
     async def prepare(parts: NodeParts, stop: asyncio.Event) -> None:
-        if parts.store is not None and parts.store.stored_ledger.gpus:
-            log.info("books of an earlier demo in %s%s", folder, report)
-            await asyncio.to_thread(continue_history, parts, clock)
-            return
+        earlier = StoredLedger() if parts.store is None else parts.store.stored_ledger
         began = monotonic()
-        await asyncio.to_thread(write_history, parts, clock, stop.is_set, _progress)
+        writing = asyncio.to_thread(write_history, parts, clock, stop.is_set, _progress, earlier.unix)
+        made, stopped = asyncio.ensure_future(writing), asyncio.ensure_future(stop.wait())
+        await asyncio.wait((made, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            # A driver that is simulated to hang would not return while the clock stands still.
+            parts.source.close()
+        stopped.cancel()
+        await made
         if stop.is_set():
             # Removes the line of the progress.
             _progress(1)
             return
-        log.info("a simulated day of books, made in %.0f s%s", monotonic() - began, report)
+        where = report if parts.store is not None and parts.store.on_disk else ""
+        if earlier.gpus:
+            log.info("books of an earlier demo in %s%s", folder, where)
+        else:
+            log.info("a simulated day of books, made in %.0f s%s", monotonic() - began, where)
 
     return serve_node(values, read_with_defaults, (file,), clock, prepare)
 

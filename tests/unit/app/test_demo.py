@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from builders import FakeClock
 from gpuledger.app import demo
-from gpuledger.app.demo import HistoryClock, demo_directory, write_demo_configuration, write_history
+from gpuledger.app.demo import (
+    HistoryClock,
+    demo_directory,
+    history_of,
+    write_demo_configuration,
+    write_history,
+)
 from gpuledger.app.node_assembly import assemble_node
+from gpuledger.app.node_parts import NodeParts
 from gpuledger.cli.main import main
 from gpuledger.config.commands import ALL_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
@@ -123,6 +131,65 @@ def test_the_clock_comes_from_the_past_to_the_present(speed: float) -> None:
     for _ in range(2):
         assert (clock.unix(), clock.elapsed(), clock.lag) == (real.unix(), real.elapsed() + 100 / speed, 0)
         real.advance(10)
+
+
+SCENARIO = """
+gpus:
+- model: NVIDIA A100-SXM4-80GB
+  memory: 80GB
+  processes: [{name: python3, user: ada, uid: 1001, memory: 1GB, load: 0.5, age: 1h}]
+faults: [{kind: xid, gpu: 0, xid: 31, at: 100s}]
+"""
+LEDGER = "simulator-node.yaml.db"
+
+
+def simulate(folder: Path, now: float, ticks: int) -> None:
+    """A demo that ends after so many ticks of its history."""
+    (folder / "node.yaml").write_text(SCENARIO)
+    clock = HistoryClock(FakeClock(now, JUST_BOOTED), history_of(folder / LEDGER, PAST), 1.0)
+    made = assemble_node({"source": "simulator:node.yaml", "state_dir": str(folder)}, clock)
+    assert made.parts.store is not None
+    done: list[float] = []
+    posted = made.parts.store.stored_ledger.unix
+    write_history(made.parts, clock, lambda: len(done) == ticks, done.append, posted)
+    made.parts.stop()
+
+
+@pytest.mark.parametrize("later", [1.5, 40.0, 4000.0])
+@pytest.mark.parametrize("ticks", [1, 10, 1000])
+def test_books_are_continued_as_if_the_earlier_demo_had_not_stopped(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ticks: int,
+    later: float,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "_RECENT", RECENT)
+    monkeypatch.setattr(demo, "sleep", pytest.fail)
+    for now, most in ((NOW, ticks), (NOW + later, 1000)):
+        monkeypatch.setattr(demo, "time", lambda now=now: now)
+        simulate(tmp_path, now, most)
+    file = tmp_path / LEDGER
+    assert main(["report", "--json", "--state-dir", str(file)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # The second between the last posting and the next reading.
+    assert found["total"]["gpu_microseconds"] == (PAST + later - 1) * 1_000_000
+    (unobserved,) = [row["kwh"] for row in found["own"] if row["account"] == "unobserved"]
+    assert 0 <= unobserved < 0.04 * found["total"]["kwh"]
+    assert found["total"]["sessions"] == 1
+    assert rows(file, "SELECT count(*), sum(times) FROM xids") == [(1, 1)]
+
+
+@pytest.mark.parametrize("speed", [1.0, 1000.0, 10_000.0])
+def test_history_ends_although_the_present_moves_on_while_it_is_booked(speed: float) -> None:
+    real = FakeClock(NOW)
+    clock = HistoryClock(real, demo.HISTORY, speed)
+    # Each tick takes longer than the time between two of them at a high speed.
+    node = SimpleNamespace(tick=lambda: real.advance(0.05))
+    done: list[float] = []
+    write_history(cast("NodeParts", SimpleNamespace(node=node)), clock, lambda: len(done) > 3000, done.append)
+    assert clock.lag == 0
 
 
 def test_a_temporary_directory_is_private_and_removed() -> None:

@@ -245,6 +245,13 @@ def test_a_release_name_that_is_invalid_for_a_service_is_rejected_with_the_remed
     "values",
     [
         {"updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}, "state": {"dir": ""}},
+        # A collector has no ports.
+        {
+            "updateStrategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "mode": "collect",
+            "hostNetwork": True,
+            "state": {"dir": ""},
+        },
         {"updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}},
         {"updateStrategy": {"rollingUpdate": {"maxSurge": "0%", "maxUnavailable": 1}}},
     ],

@@ -72,7 +72,7 @@
 {{/* Rejects a rollout that never ends: the old pod of a node is deleted when the new one is ready, which needs its ledger or ports. */}}
 {{- define "gpuledger.checkSurge" -}}
 {{- $surge := toString (default 0 (get (default dict .v.updateStrategy.rollingUpdate) "maxSurge")) -}}
-{{- if and (ne .mode "none") (not (has $surge (list "0" "0%"))) (or (include "gpuledger.keepsBooks" .) .v.hostNetwork) -}}
+{{- if and (ne .mode "none") (not (has $surge (list "0" "0%"))) (or (include "gpuledger.keepsBooks" .) (and .v.hostNetwork (eq .mode "daemonset"))) -}}
 {{- $shared := ternary "ledger (state.dir)" "ports (hostNetwork)" (not (empty (include "gpuledger.keepsBooks" .))) -}}
 {{- fail (printf "updateStrategy.rollingUpdate.maxSurge: a node's new pod cannot start while the old one has its %s, so the rollout would never end; remove it" $shared) -}}
 {{- end -}}

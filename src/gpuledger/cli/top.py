@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.app.flag_checks import refuse_other_flags
+from gpuledger.app.flag_checks import refuse_other_flags, require_words
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log
 from gpuledger.app.node_requests import UNIX
@@ -71,6 +71,7 @@ _KEPT_LOG_LINES = 10
 def run(arguments: Sequence[str]) -> int:
     """Show GPU usage, live or once; returns the exit code."""
     given, read = parse_command("top", _ABOUT, _EXAMPLES, TOP_GROUPS, arguments)
+    require_words(given.flags, {"top.fleet": "a URL"})
     values = read()
     configure_logging(values)
     settings = build_settings(TopSettings, values)
@@ -109,7 +110,9 @@ def _refuse_other_machines(flags: Collection[str], access: NodeAccessSettings, f
     if not access.urls and not fleet:
         return
     of_any = {"interval", *settings_of(_OF_ANY_NODE)} - {"top.command_lines"}
-    place = "--url" if access.urls else "--fleet"
+    key = "top.fleet" if fleet and "top.url" not in flags else "top.url"
+    # A setting of the file or of the environment has no flag that could be omitted.
+    place = f"--{key.removeprefix('top.')}" if key in flags else key
     refuse_other_flags(
         flags, of_any, f" is for reading this machine, and {place} shows others: omit one of them"
     )

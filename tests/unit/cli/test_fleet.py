@@ -36,6 +36,7 @@ from gpuledger.cli.main import main
         (["top", "--fleet", "lab", "--devices", "0"], "--devices is for reading this machine"),
         (["top", "--url", "gpu-1", "--source", "simulator"], "--source is for reading this machine"),
         (["top", "--url", "gpu-1", "--command-lines", "all"], "--command-lines is for reading this machine"),
+        (["top", "--fleet", ""], "--fleet: expected a URL, not ''; is a shell variable not set?"),
         (["top", "--url", "unix:", "--url", "gpu-1"], "--url unix: is the gpuledger of this machine"),
     ],
 )
@@ -46,6 +47,16 @@ def test_wrong_usage_is_one_line_with_exit_code_2(
     found = capsys.readouterr().err
     assert text in found
     assert found.count("\n") == 1
+
+
+@pytest.mark.parametrize("key", ["top.url", "top.fleet"])
+def test_a_flag_of_this_machine_beside_a_setting_of_the_file_names_the_setting(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, key: str
+) -> None:
+    file = tmp_path / "gpuledger.yaml"
+    file.write_text(f"{key}: http://gpu-1\n", encoding="utf-8")
+    assert main(["top", "--config", str(file), "--source", "simulator"]) == 2
+    assert f"--source is for reading this machine, and {key} shows others" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

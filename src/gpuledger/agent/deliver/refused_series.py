@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final, NamedTuple
 
 from gpuledger.agent.deliver.queue import QueuedRecord
@@ -24,6 +25,8 @@ _LEFT_OUT_AFTER: Final = 2
 # Bounds of the remembered series and of the requests of one search.
 _MOST_SERIES: Final = 10_000
 _MOST_REQUESTS: Final = 200
+# Requests for the rest of the series that were refused twice; then that is lost.
+_REST_REQUESTS: Final = 40
 # So many samples of other series show whether a limit concerns them, too.
 _OTHERS: Final = 8
 # Characters of a series in the log.
@@ -122,13 +125,14 @@ class RefusalSearch:
 
     Call `next_part`, send it, and call `accept` or `refuse` with it, until there is no part left. Then `lost`
     is the number of samples of each record (by serial) that the receiver does not have. Series that were
-    refused before are sent after the others, or left out.
+    refused before are sent after the others, or left out. `is_news`: a series was refused that was not
+    refused before.
     """
 
     def __init__(self, items: Sequence[QueuedRecord], series: RefusedSeries) -> None:
         self._series = series
         self.lost: Counter[int] = Counter()
-        self.accepted = False
+        self.accepted = self.is_news = False
         # Samples refused one by one, as opposed to whole parts.
         self.refused: list[SeriesSample] = []
         self._requests = 0
@@ -141,6 +145,9 @@ class RefusalSearch:
         self._parts: list[Sequence[SeriesSample]] = [part for part in (suspects, plain) if part]
         # Refused parts that are divided last, and only if the receiver accepted another one.
         self._waiting: list[Sequence[SeriesSample]] = []
+        # Samples of series that were refused twice in this search; `_ends` after all others were sent.
+        self._rest: list[SeriesSample] = []
+        self._ends = False
 
     @property
     def is_exhausted(self) -> bool:
@@ -150,14 +157,48 @@ class RefusalSearch:
     def next_part(self) -> Sequence[SeriesSample]:
         """Return the samples to send next, in their order; empty if the search is over."""
         self._requests += 1
-        if not self._parts:
-            waiting, self._waiting = self._waiting, []
-            for part in reversed(waiting):
-                if self.accepted:
-                    self._parts += _halves(part)
-                else:
-                    self._lose(part, _samples_in(part))
-        return self._parts.pop() if self._parts else ()
+        if self._ends and self.is_exhausted:
+            for part in (*self._parts, *self._waiting):
+                self._lose(part, _samples_in(part))
+            return ()
+        while self._parts or self._waiting or self._rest:
+            if self._parts:
+                if part := self._set_rest_aside(self._parts.pop()):
+                    return part
+            elif self._waiting:
+                self._divide_waiting()
+            else:
+                self._begin_rest()
+        return ()
+
+    def _divide_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for part in reversed(waiting):
+            if self.accepted:
+                self._parts += _halves(part)
+            else:
+                self._lose(part, _samples_in(part))
+
+    def _set_rest_aside(self, part: Sequence[SeriesSample]) -> Sequence[SeriesSample]:
+        """Set samples of series aside that were refused twice by now: a backlog has many of each series."""
+        if not self.refused or self._ends:
+            return part
+        rest = [self._series.is_left_out(sample) for sample in part]
+        self._rest += compress(part, rest)
+        return [sample for sample, is_rest in zip(part, rest, strict=True) if not is_rest]
+
+    def _begin_rest(self) -> None:
+        """Send the rest of each series in parts that double, because often all or only the first are bad."""
+        self._ends, self._requests = True, max(self._requests, _MOST_REQUESTS - _REST_REQUESTS)
+        series: dict[tuple[int, bytes], list[SeriesSample]] = {}
+        for sample in self._rest:
+            series.setdefault((sample.item.record.shard, sample.labels), []).append(sample)
+        self._rest = []
+        for samples in series.values():
+            while samples:
+                # Halves, from the end: the smallest part is the first.
+                self._parts.append(samples[len(samples) // 2 :])
+                del samples[len(samples) // 2 :]
 
     def retry(self, part: Sequence[SeriesSample]) -> None:
         """Return a part that is sent again after a pause; it is the next one, and requests count from 0."""
@@ -197,6 +238,8 @@ class RefusalSearch:
         self._lose(part, unwritten)
         if len(part) == 1:
             self.refused += part
+            self.is_news |= not self._series.is_known(part[0])
+            self._series.add(part[0])
 
     def _lose(self, part: Sequence[SeriesSample], unwritten: int) -> None:
         """Count this number of samples as lost: the last ones, if it is not known which."""
@@ -204,13 +247,6 @@ class RefusalSearch:
             missing = min(unwritten, sample.samples)
             self.lost[sample.item.serial] += missing
             unwritten -= missing
-
-    def finish(self) -> bool:
-        """Remember the refused series; return whether one of them is new."""
-        new = [sample for sample in self.refused if not self._series.is_known(sample)]
-        for sample in self.refused:
-            self._series.add(sample)
-        return bool(new)
 
 
 def _samples_in(part: Sequence[SeriesSample]) -> int:

@@ -244,12 +244,11 @@ class Sender:
             if not limited or len(part) == 1:
                 shard.failures = 0
             answer = None
-        is_news = search.finish()
         if refusal is not None:
             self._log_refusal(refusal.response, search.refused)
         if search.accepted:
             self._counts.refusing = False
-        elif is_news:
+        elif search.is_news:
             self._counts.refusing = True
         self._finish(shard, items, search.lost)
 
@@ -351,9 +350,9 @@ class Sender:
         self._set_error(error)
         what = "the rejected samples are dropped"
         if refused:
-            example = refused[0].name
+            count = len({(sample.item.record.shard, sample.labels) for sample in refused})
             what = (
-                f"it refuses {len(refused)} series, such as {example}; their samples are dropped, "
+                f"it refuses {count} series, such as {refused[0].name}; their samples are dropped, "
                 f"after a second refusal for {LEFT_OUT_SECONDS / 60:g} minutes"
             )
         self._throttled_log.warn(f"refused {response.status}", f"{error}; {what}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -291,7 +291,6 @@ def found_by(search: RefusalSearch, is_bad: Callable[[SeriesSample], bool]) -> l
         else:
             kept += part
             search.accept(part)
-    search.finish()
     return kept
 
 
@@ -336,6 +335,27 @@ def test_many_refused_series_of_a_target_cost_the_others_nothing(
         bad = len(targets) * len(series)
         assert len({(sample.item.serial, sample.labels) for sample in kept}) == 240 - bad
         assert search.lost.total() == bad
+
+
+def test_a_backlog_of_refused_series_costs_few_requests() -> None:
+    """After its second refusal, the rest of a series is sent in a few parts, after the others."""
+    known, requests = RefusedSeries(HandClock()), list[int]()
+
+    def is_bad(sample: SeriesSample) -> bool:
+        return any(name in sample.labels for name in (b"series\x12\x011", b"series\x12\x0217"))
+
+    class Counted(RefusalSearch):
+        def next_part(self) -> Sequence[SeriesSample]:
+            part = super().next_part()
+            requests.append(len(part))
+            return part
+
+    search = Counted([item(number, 0, 20) for number in range(40)], known)
+    kept = found_by(search, is_bad)
+    assert len({(sample.item.serial, sample.labels) for sample in kept}) == 40 * 18
+    assert search.lost.total() == 40 * 2
+    assert known.count == 2
+    assert len(requests) < 100
 
 
 def test_the_memory_of_refused_series_is_bounded_and_forgets_ended_ones() -> None:

@@ -26,8 +26,8 @@ LOST = 15
 USER, USER_ID = "daemon", 1
 # Those of a fleet's pages and terminals.
 FLEET_PATHS = ("/", "/api/v1/fleet", "/api/v1/fleet/terms", "/health", "/nowhere")
-# The requests of clients, in turn, every other one with gzip. History is limited to a minute, because a day's
-# response grows with the number of sessions of that day.
+# The requests of clients, in turn, every other one with gzip. Ranges have as much in the end as in the beginning
+# where the ledger begins with two days: a response grows with the sessions and hours of its range.
 PATHS = (
     "/metrics",
     "/metrics/native",
@@ -36,7 +36,7 @@ PATHS = (
     "/metrics/smi",
     "/api/v1/snapshot",
     "/api/v1/sessions?since=1m&limit=50",
-    "/api/v1/energy?since=3d&until=2d&by=owner",
+    "/api/v1/energy?since=2d&until=1d&by=owner",
     "/api/v1/health",
     "/",
     "/health",

@@ -26,8 +26,8 @@ LOST = 15
 USER, USER_ID = "daemon", 1
 # Those of a fleet's pages and terminals.
 FLEET_PATHS = ("/", "/api/v1/fleet", "/api/v1/fleet/terms", "/health", "/nowhere")
-# The requests of clients, in turn, every other one with gzip. Ranges have as much in the end as in the beginning
-# where the ledger begins with two days: a response grows with the sessions and hours of its range.
+# The requests of clients, in turn, every other one with gzip. A response grows with the sessions and hours of
+# its range: where the ledger begins with two days, ranges have as many in the beginning as in the end.
 PATHS = (
     "/metrics",
     "/metrics/native",

@@ -55,6 +55,7 @@ th { font-weight: 600 }
 thead th { border-bottom: 1px solid #16202c; font-size: 0.9375rem; vertical-align: bottom }
 tbody tr { border-bottom: 1px solid #dde2e9; break-inside: avoid }
 tbody th, .unbilled th { font-weight: 400; overflow-wrap: anywhere }
+tbody th.short { overflow-wrap: normal }
 .n { text-align: right }
 td.n { white-space: nowrap }
 .own th, .unbilled th, .unbilled td { color: #556072 }
@@ -78,6 +79,8 @@ footer { margin-top: 1.5rem; border-top: 1px solid #dde2e9; padding-top: 0.6rem;
 
 # GPUs of which each has a row, and nodes that are named.
 _MOST_GPUS, _MOST_NODES = 24, 6
+# Characters of a word that is not broken between two lines.
+_LONGEST_WHOLE = 14
 # Columns that a page has no room for.
 _ONLY_IN_FILE = frozenset(("sessions", "allocated_gpu_hours", "measured_kwh", "apportioned_kwh"))
 
@@ -106,6 +109,12 @@ def _text(text: object) -> str:
 
 def _name(text: str) -> str:
     return f"<bdi>{_text(text)}</bdi>"
+
+
+def _name_cell(name: str) -> str:
+    """A cell of names; a browser may break only long words, so that any number of columns fits on paper."""
+    short = "" if any(len(word) > _LONGEST_WHOLE for word in name.split()) else ' class="short"'
+    return f'<th scope="row"{short}>{_name(name or "-")}</th>'
 
 
 def _between(statement: Statement) -> str:
@@ -226,14 +235,14 @@ def _name_cells(statement: Statement, line: ReportLine) -> str:
     words = list(line.key)
     if "," not in statement.terms.by:
         words = ["/".join(filter(None, words))]
-    if line.account != PROCESS:
-        words[0] = (
-            f"{words[0]} ({line.account})" if any(words) else OWN_ACCOUNTS.get(line.account, line.account)
-        )
+    if line.account != PROCESS and any(words):
+        words[0] = f"{words[0]} ({line.account})".lstrip()
+    elif line.account != PROCESS:
+        words[0] = OWN_ACCOUNTS.get(line.account, line.account)
     elif not any(words):
         words[0] = f"(no {report.grouping.columns[-1]} known)"
     period = [report.periods[line.period].name] if report.has_periods else []
-    return "".join(f'<th scope="row">{_name(word or "-")}</th>' for word in (*period, *words))
+    return "".join(map(_name_cell, (*period, *words)))
 
 
 def _row(names: str, cells: Sequence[str], kind: str) -> str:
@@ -266,7 +275,7 @@ def _gpus(statement: Statement) -> str:
 
 
 def _gpu_row(names: Sequence[str], gpus: Sequence[GpuLine]) -> str:
-    cells = "".join(f'<th scope="row">{_name(name or "-")}</th>' for name in names)
+    cells = "".join(map(_name_cell, names))
     hours = [
         f"{sum(amounts) / MICROSECONDS_PER_HOUR:,.2f}"
         for amounts in ([gpu.watched for gpu in gpus], [gpu.unwatched for gpu in gpus])

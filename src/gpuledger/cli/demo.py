@@ -40,7 +40,7 @@ Show the whole product without a GPU: a simulated node, a day of history in its 
 
 The simulator runs a day in seconds, and the ledger books it as it books real GPUs. Then the node runs on in
 real time. The books are in a temporary directory that is removed at the end, or in --state-dir. All flags of
-`gpuledger serve` work.
+`gpuledger serve` work; without --source, the source is simulator:demo.
 """
 _EXAMPLES = """\
 examples:

@@ -25,6 +25,7 @@ _HEAD: Final = ("owner", "GPU", "idle for", "since", "cost", "to release it")
 _MINUTE: Final = 60
 # Characters of a block: an incoming webhook refuses more than 3,000.
 _SLACK_LONGEST: Final = 2900
+_UNPRICED: Final = "+ without what no entry of the price list matches"
 _PRIVATE: Final = "gpuledger takes no action: it only reports."
 
 
@@ -58,7 +59,8 @@ def _total(body: Row, holds: Sequence[Row]) -> Iterator[str]:
     what = f"{count} held without use"
     if body["total_cost"] is not None:
         hours = Decimal(body["total_gpu_microseconds"]) / MICROSECONDS_PER_HOUR
-        what += f", {hours:,.2f} GPU-hours for {_money(body['total_cost'], body)} so far"
+        mark = "+" if any(map(_has_unpriced, holds)) else ""
+        what += f", {hours:,.2f} GPU-hours for {_money(body['total_cost'], body)}{mark} so far"
     yield f"{what}."
 
 
@@ -71,7 +73,7 @@ def _remarks(body: Row, holds: Sequence[Row], zone: tzinfo | None) -> Iterator[s
     elif holds and not body["has_price"]:
         yield "Without prices: set price.gpu_hour and price.kwh to see costs."
     if any(_has_unpriced(one) for one in holds):
-        yield "+ without what no entry of the price list matches."
+        yield f"{_UNPRICED}."
     notes = dict.fromkeys((one["release"], one["release_note"]) for one in holds if one["release_note"])
     for command, note in notes:
         if command:
@@ -100,7 +102,7 @@ def place_name(one: Row) -> str:
 
 
 def cost_text(one: Row, body: Row) -> str:
-    """The cost of a hold; `-` if there is none yet, or no price."""
+    """The cost of a hold or an entry; `-` if there is none yet, or no price."""
     if one["cost"] is None:
         return "-"
     return _money(one["cost"], body) + ("+" if _has_unpriced(one) else "")
@@ -155,7 +157,9 @@ def digest_lines(entry: Row, body: Row, zone: tzinfo | None) -> list[str]:
         billed = Decimal(entry["gpu_microseconds"]) / MICROSECONDS_PER_HOUR
         lines.append(f"  GPU-hours billed   {billed:,.2f}, by {body['basis']}")
     if entry["cost"] is not None:
-        lines.append(f"  cost of all that   {_money(entry['cost'], body)}")
+        lines.append(f"  cost of all that   {cost_text(entry, body)}")
+        if _has_unpriced(entry):
+            lines.append(f"  {_UNPRICED}")
     holds: Sequence[Row] = entry["holds"]
     if holds:
         lines += ["", f"Held without use now ({format_local_time(body['now'], zone)}):"]

@@ -45,7 +45,7 @@ class IdleAmount:
 
     `held` is the time in which owners had GPUs without using them, in seconds of whole GPUs: owners of a
     shared GPU count separately. Costs are None without a price; `is_partly_priced` says that they lack the
-    cost of GPUs without one.
+    cost of GPUs without one, `lacks_energy` the same of the energy of nodes.
     """
 
     idle: int = 0
@@ -54,6 +54,7 @@ class IdleAmount:
     held: float = 0.0
     held_cost: Fraction | None = None
     is_partly_priced: bool = False
+    lacks_energy: bool = False
 
     def plus(self, other: IdleAmount) -> IdleAmount:
         """The sum; costs that are not known are left out."""
@@ -64,6 +65,7 @@ class IdleAmount:
             self.held + other.held,
             _sum_known(self.held_cost, other.held_cost),
             self.is_partly_priced or other.is_partly_priced,
+            self.lacks_energy or other.lacks_energy,
         )
 
 
@@ -165,6 +167,8 @@ class IdleWeek:
             yield "MIG instances have the price of the whole GPU here, not that of their profile"
         if total.is_partly_priced:
             yield "Some of this GPU time has no price and is not in the cost"
+        if total.lacks_energy:
+            yield "Some of the idle energy has no price and is not in the cost"
 
     async def _keep_reading(self) -> None:
         # The first time when most nodes have been read once.
@@ -217,7 +221,16 @@ class IdleWeek:
                     self._energy_cost(node, quarter, millijoules),
                 )
                 lacks = self._lacks_price(part, node, quarter) and microseconds > 0
-                total = total.plus(IdleAmount(microseconds, millijoules, cost, is_partly_priced=lacks))
+                unpriced = self._list.has_kwh and self._list.kwh(node.name, quarter) is None
+                total = total.plus(
+                    IdleAmount(
+                        microseconds,
+                        millijoules,
+                        cost,
+                        is_partly_priced=lacks,
+                        lacks_energy=unpriced and millijoules > 0,
+                    )
+                )
         for row in answer["rows"]:
             held = float(row["held_gpu_seconds"] or 0)
             hours = Fraction(round(held), SECONDS_PER_HOUR)

@@ -83,6 +83,8 @@ ENTRY: dict[str, Any] = {
     "active_seconds": 14_400.0,
     "unknown_seconds": 0.0,
     "cost": "96.0000000000",
+    "unpriced_microseconds": 0,
+    "unpriced_millijoules": None,
     "holds": [JOB],
 }
 DIGEST: dict[str, Any] = {
@@ -108,7 +110,7 @@ def test_the_table() -> None:
         " pod jupyter-pavel\n"
         "job 4711 (mira)          1/2_0  5h12m     2025-11-29 08:00  3.55 EUR+  scancel 4711\n"
         "\n"
-        "2 held without use, 26.55 GPU-hours for 61.75 EUR so far.\n"
+        "2 held without use, 26.55 GPU-hours for 61.75 EUR+ so far.\n"
         "Costs are those of `gpuledger report`, from the first quarter of an hour after the last use; basis:"
         " allocation.\n"
         "+ without what no entry of the price list matches.\n"
@@ -164,6 +166,11 @@ def test_a_digest_as_text() -> None:
         "\n"
         "gpuledger takes no action: it only reports.\n"
     )
+
+
+def test_a_cost_of_a_digest_that_lacks_a_price_is_marked() -> None:
+    text = digest_text(DIGEST | {"entries": [ENTRY | {"unpriced_millijoules": 5}]}, UTC)
+    assert "  cost of all that   96.00 EUR+\n  + without what no entry of the price list matches\n" in text
 
 
 def test_an_empty_digest_says_so() -> None:

@@ -12,7 +12,7 @@ import pytest
 from builders import FakeClock
 from gpuledger.fleet.idle_week import IdleWeek
 from gpuledger.fleet.node_client import NodeRequestFailed
-from gpuledger.ledger.report.price_entries import GPU_HOUR, price_parser
+from gpuledger.ledger.report.price_entries import GPU_HOUR, KWH, price_parser
 from gpuledger.ledger.report.settings import Prices
 from unit.fleet.support import ListedNodes, ScriptedNodes, a_fleet, address, body, read_all
 
@@ -81,6 +81,15 @@ def test_gpus_without_a_price_are_named_and_not_free_of_charge() -> None:
     assert found["notes"] == ["Some of this GPU time has no price and is not in the cost"]
     held = lab.read(a=energy(0, 3600), b=energy(0))
     assert held["notes"] == found["notes"]
+
+
+def test_energy_without_a_price_is_named_and_not_free_of_charge() -> None:
+    prices = Prices(gpu_hour=gpu_hours("1"), kwh=price_parser(KWH)('[{"node": "a", "price": "0.30"}]'))
+    lab = Lab(prices, "a", "b")
+    assert lab.read(a=energy(HOUR))["notes"] == []
+    found = lab.read(a=energy(HOUR), b=energy(HOUR))
+    assert found["idle_cost"] == "2.30"
+    assert found["notes"] == ["Some of the idle energy has no price and is not in the cost"]
 
 
 @pytest.mark.parametrize(("instance", "is_named"), [("1_0", True), ("", False)])

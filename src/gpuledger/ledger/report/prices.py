@@ -114,6 +114,11 @@ class PriceList:
         return bool(self._gpu_hour.rules)
 
     @property
+    def has_kwh(self) -> bool:
+        """Whether energy has a price."""
+        return bool(self._kwh.rules)
+
+    @property
     def has_profiles(self) -> bool:
         """Whether an entry is for MIG Instances alone."""
         return any(rule.entry.patterns.mig is not None for rule in self._gpu_hour.rules)

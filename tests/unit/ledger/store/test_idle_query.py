@@ -282,6 +282,8 @@ def test_a_digest_has_the_hours_of_the_report(lab: Lab) -> None:
         assert entry["gpu_microseconds"] == line.gpu_microseconds
         assert line.cost is not None
         assert abs(Fraction(entry["cost"]) - line.cost) < Fraction(1, 10**9)
+        assert entry["unpriced_microseconds"] == line.unpriced_microseconds
+        assert entry["unpriced_millijoules"] == line.unpriced_millijoules
     # Both have gone, or work: nothing is held now.
     assert [one["holds"] for one in body["entries"]] == [[], []]
 

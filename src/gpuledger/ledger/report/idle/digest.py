@@ -65,6 +65,8 @@ def _entry(
         "active_seconds": None if line is None or line.active is None else round(float(line.active), 3),
         "unknown_seconds": None if line is None or line.unknown is None else round(float(line.unknown), 3),
         "cost": None if cost is None else format(cost, "f"),
+        "unpriced_microseconds": None if line is None else line.unpriced_microseconds,
+        "unpriced_millijoules": None if line is None else line.unpriced_millijoules,
         "holds": holds_json(holds),
     }
 

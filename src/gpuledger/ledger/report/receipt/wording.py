@@ -34,10 +34,11 @@ def clock_text(unix: float | None, zone: tzinfo) -> str:
 
 
 def span_text(begins: float, ends: float, zone: tzinfo) -> str:
-    """`2026-11-30 08:00 to 12:30 +0100`, with a second date if there is one."""
+    """`2026-11-30 08:00 to 12:30 +0100`, with a second date if there is one, and a second UTC offset."""
     first, last = (datetime.fromtimestamp(unix, UTC).astimezone(zone) for unix in (begins, ends))
+    begin = "%Y-%m-%d %H:%M" if first.utcoffset() == last.utcoffset() else "%Y-%m-%d %H:%M %z"
     end = "%H:%M %z" if first.date() == last.date() else "%Y-%m-%d %H:%M %z"
-    return f"{first:%Y-%m-%d %H:%M} to {last.strftime(end)}"
+    return f"{first.strftime(begin)} to {last.strftime(end)}"
 
 
 def duration_text(seconds: float) -> str:

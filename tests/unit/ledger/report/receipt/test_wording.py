@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -74,6 +74,11 @@ def test_what_is_above_zero_never_looks_like_zero(amount: int) -> None:
 def test_times_are_of_the_nodes_zone() -> None:
     assert span_text(BEGIN, BEGIN + 16_200, BERLIN) == "2026-11-30 09:00 to 13:30 +0100"
     assert span_text(BEGIN, BEGIN + 86_400, UTC) == "2026-11-30 08:00 to 2026-12-01 08:00 +0000"
+
+
+def test_a_span_across_the_end_of_summer_time_has_both_offsets() -> None:
+    begin = datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp()
+    assert span_text(begin, begin + 2700, BERLIN) == "2026-10-25 02:30 +0200 to 02:15 +0100"
 
 
 def test_a_zone_that_this_machine_does_not_know_is_utc() -> None:

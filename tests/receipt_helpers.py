@@ -134,7 +134,7 @@ def receipt(node: str = "n1", *gpus: ReceiptGpu, **more: Any) -> ReceiptJson:
         "who": {"kind": "job", "key": ["", "4711"], "name": "job 4711", "explain": "job:4711"},
         "owner": owner,
         "since": BEGIN,
-        "until": BEGIN + HOUR,
+        "until": BEGIN + HOUR + 60,
         "ledger_until": BEGIN + HOUR + 60,
         "begins": BEGIN,
         "ends": BEGIN + HOUR,

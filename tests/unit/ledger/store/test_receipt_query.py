@@ -13,6 +13,7 @@ import pytest
 from builders import FakeClock, gpu, process
 from gpuledger.ledger.report.gpu_time import GpuTime
 from gpuledger.ledger.report.receipt.content import ReceiptGpu, ReceiptJson
+from gpuledger.ledger.report.receipt.presentation import show_receipt
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store import report_query
@@ -285,6 +286,15 @@ def test_a_gpu_that_was_there_from_the_begin_of_the_range_may_have_been_used_bef
 def test_a_gpu_that_came_later_was_never_used(tmp_path: Path) -> None:
     (found,) = receipt_of(write_held(tmp_path, 5), "held")["advice"]
     assert "GPU 0 was never used (1 of 1)" in found["text"]
+
+
+def test_a_range_that_ends_before_the_job_does_not_say_never_nor_ended(tmp_path: Path) -> None:
+    file = write_held(tmp_path, 5, used=range(35, 41))
+    receipt = receipt_of(file, "held", until="2026-11-28 10:30")
+    (found,) = receipt["advice"]
+    assert "GPU 0 was not used in this range (1 of 1)" in found["text"]
+    period = show_receipt(receipt).period
+    assert period.endswith(", up to the end of the range"), period
 
 
 def test_while_nobody_looked_it_may_have_been_used(tmp_path: Path) -> None:

@@ -247,6 +247,11 @@ def billed_part(gpu: Amounts, part: Fraction) -> tuple[int, Fraction | None]:
     return round(whole * part), None if cost is None else cost * part
 
 
+def is_cut_off(receipt: ReceiptJson, ends: float | None) -> bool:
+    """Whether the range ends while it is there, and the ledger goes on: it may have gone on, too."""
+    return receipt["until"] < receipt["ledger_until"] and ends is not None and ends >= receipt["until"]
+
+
 def owner_text(owner: Mapping[str, str]) -> str:
     """The most specific names of an owner, for people: `ml/train-0`, `job 4711 train of dan`, `dan`."""
     if owner["kind"] == "pod":

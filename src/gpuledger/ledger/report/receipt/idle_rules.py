@@ -7,7 +7,14 @@ from fractions import Fraction
 from typing import Final
 
 from gpuledger.ledger.report.receipt.advice_case import AdviceCase, device_seconds, is_exclusive, verb
-from gpuledger.ledger.report.receipt.content import ABOUT, AT_MOST, EXACT, ReceiptAdvice, ReceiptGpu
+from gpuledger.ledger.report.receipt.content import (
+    ABOUT,
+    AT_MOST,
+    EXACT,
+    ReceiptAdvice,
+    ReceiptGpu,
+    is_cut_off,
+)
 from gpuledger.ledger.report.receipt.settings import HELD_MEMORY, IDLE_SINCE, LATE_START, UNUSED_GPU
 from gpuledger.ledger.report.receipt.wording import bytes_text, duration_text
 
@@ -33,7 +40,8 @@ def judge_unused_gpus(case: AdviceCase) -> ReceiptAdvice | None:
         do = "end what is still running, and check that the program uses the GPU (CUDA_VISIBLE_DEVICES)"
     else:
         do = f"request {total - len(found)}, or let the program use all of them"
-    not_used = "not used in this range" if any(gpu["begun_before"] for gpu in found) else "never used"
+    is_part = any(gpu["begun_before"] or is_cut_off(case.receipt, gpu["ends"]) for gpu in found)
+    not_used = "not used in this range" if is_part else "never used"
     text = f"{case.names(found)} {verb(found, 'was', 'were')} {not_used} ({len(found)} of {total}): {do}."
     values = {"gpus": total, "unused": len(found), "seconds": [gpu["present_seconds"] for gpu in found]}
     evidence = [f"{case.names([gpu])}: {_nothing_text(gpu)}" for gpu in found]

@@ -16,6 +16,7 @@ from gpuledger.ledger.report.receipt.content import (
     ReceiptHost,
     ReceiptJson,
     gpu_label,
+    is_cut_off,
 )
 from gpuledger.ledger.report.receipt.sentence import lacks_energy
 from gpuledger.ledger.report.receipt.wording import (
@@ -136,6 +137,8 @@ def _period(receipt: ReceiptJson, zone: tzinfo) -> str:
     if begins is None or ends is None:
         return "no time was seen with the GPUs"
     state = "not ended" if receipt["running"] else "ended"
+    if state == "ended" and is_cut_off(receipt, ends):
+        state = "up to the end of the range"
     longer = " or longer" if any(gpu["begun_before"] for gpu in receipt["gpus"]) else ""
     return f"{span_text(begins, ends, zone)} ({duration_text(ends - begins)}{longer}), {state}"
 

@@ -143,7 +143,7 @@ def test_the_whole_text() -> None:
     assert receipt_text(made()) == (
         "job 4711 train of dan on n1\n"
         "2025-11-30 00:00 to 01:00 +0000 (1h), ended\n"
-        "range 2025-11-30 00:00 to 01:00 +0000, GPU time by allocation, price list a1b2\n"
+        "range 2025-11-30 00:00 to 01:01 +0000, GPU time by allocation, price list a1b2\n"
         "\n"
         "cost       4.21 EUR                        GPU time 4.00, energy 0.21\n"
         "GPU-hours  2.00                            1.00 allocated, 1.00 active, 0.00 idle\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -129,12 +130,13 @@ def _has_other_name(found: CgroupOwner, owner: Workload) -> bool:
 
 
 def _job_folders(root: Path) -> dict[str, _Folders]:
-    """The cgroups of all Slurm jobs, by the number of the job."""
+    """The cgroups of all Slurm jobs, by the number of the job, unless two jobs have it."""
     try:
         jobs = find_job_cgroups(root)
     except GpuledgerError:
         return {}
-    return {job.name: _Folders(**dict(_hierarchies(root, job))) for job in jobs}
+    numbers = Counter(job.name for job in jobs)
+    return {job.name: _Folders(**dict(_hierarchies(root, job))) for job in jobs if numbers[job.name] == 1}
 
 
 def _hierarchies(root: Path, job: JobCgroup) -> Iterator[tuple[str, Path]]:

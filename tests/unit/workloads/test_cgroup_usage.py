@@ -189,6 +189,14 @@ def test_a_job_that_only_has_the_device_is_read(tmp_path: Path, layout: str) -> 
     assert (found.memory_limit, found.is_limited) == (2 * GIB, True)
 
 
+def test_a_number_that_jobs_of_two_users_have_is_not_read(tmp_path: Path) -> None:
+    for uid in (1000, 2000):
+        write(tmp_path / f"memory/slurm/uid_{uid}/job_7", memory__max_usage_in_bytes=str(GIB))
+    allocated = (Allocation(A, Workload("slurm", job="7", user="ann", found_by="slurm")),)
+    seen = Snapshot(100.0, 100.0, SourceInfo("test"), (reading(A),), allocated)
+    assert CgroupUsageReader(tmp_path).add(seen).cgroups == ()
+
+
 def test_it_is_read_every_ten_seconds(tmp_path: Path) -> None:
     text, folder, owner = OWNERS[0]
     write(tmp_path / folder, cpu__stat="usage_usec 5")

@@ -55,6 +55,8 @@ class JobProcess(NamedTuple):
 def find_job_cgroups(root: Path) -> list[JobCgroup]:
     """Every job below `root` (/sys/fs/cgroup) in cgroup v1, v2 and hybrid layouts, including empty jobs.
 
+    Jobs of two users are two jobs, also with one number: those of two clusters, or one of which v1 has left a
+    cgroup behind.
     Directories that vanish or cannot be read are skipped. Raises GpuledgerError if `root` is no directory.
     """
     if not root.is_dir():
@@ -62,10 +64,10 @@ def find_job_cgroups(root: Path) -> list[JobCgroup]:
             f"no cgroup tree at {root}; mount the machine's /sys/fs/cgroup and set its path with "
             "--slurm-cgroup-root"
         )
-    found: dict[str, tuple[int | None, list[Path]]] = {}
+    found: dict[tuple[str, int | None], list[Path]] = {}
     for name, uid, folder in (*_on_v2(root), *_on_v1(root)):
-        found.setdefault(name, (uid, []))[1].append(folder)
-    return [JobCgroup(name, uid, tuple(folders)) for name, (uid, folders) in found.items()]
+        found.setdefault((name, uid), []).append(folder)
+    return [JobCgroup(name, uid, tuple(folders)) for (name, uid), folders in found.items()]
 
 
 def has_slurm_cgroup(root: Path) -> bool:

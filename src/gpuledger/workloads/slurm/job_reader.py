@@ -193,7 +193,8 @@ class SlurmReader:
         self._user_name = user_name
         self._uid_of = uid_of
         self._read = read
-        self._known: dict[str, _KnownJob] = {}
+        # By name and, on cgroup v1, user.
+        self._known: dict[tuple[str, int | None], _KnownJob] = {}
         # The files as read, and parsed: slurm.conf of a large cluster is long.
         self._gres_raw: tuple[bytes | None, ...] = ()
         self._gres = GresFiles()
@@ -201,7 +202,7 @@ class SlurmReader:
 
     def read(self) -> SlurmJobs:
         """The jobs that run now. Raises GpuledgerError if there is no cgroup tree."""
-        known: dict[str, _KnownJob] = {}
+        known: dict[tuple[str, int | None], _KnownJob] = {}
         stale = 0
         minors = read_text(f"{self._procfs}/driver/nvidia-caps/mig-minors")
         caps = parse_mig_capabilities(read_text(f"{self._procfs}/devices"), minors)
@@ -211,12 +212,13 @@ class SlurmReader:
                 stale += 1
                 continue
             now = (_inode(cgroup), job_steps(cgroup))
-            one = self._known.get(cgroup.name)
+            key = (cgroup.name, cgroup.uid)
+            one = self._known.get(key)
             if one is None or one.stamp != now or one.job.missing or not one.facts_from:
                 before, one = one, self._read_job(cgroup, now, caps, files)
                 if before is not None and before.stamp[0] == now[0]:
                     one = one.completed_by(before)
-            known[cgroup.name] = one if one.has_machine_name else self._with_machine_name(one)
+            known[key] = one if one.has_machine_name else self._with_machine_name(one)
         self._known = known
         found = SlurmJobs((one.job for one in known.values()), stale)
         self._log_missing_permission(forbidden="permission" in found.missing)

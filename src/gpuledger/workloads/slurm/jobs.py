@@ -60,6 +60,7 @@ class SlurmJob:
 class SlurmJobs:
     """The jobs at one moment, by number, by SLUID and by `ARRAY_TASK` as `squeue` writes it. Immutable.
 
+    A number that two jobs have, of two clusters, names neither.
     `stale` is the number of job cgroups without a process, left behind by ended jobs.
     """
 
@@ -71,7 +72,8 @@ class SlurmJobs:
         counts = Counter(name for name, _ in tasks)
         self._by_name = {name: item for name, item in tasks if counts[name] == 1}
         self._by_name |= {item.sluid: item for item in self.jobs if item.sluid}
-        self._by_name |= {item.job: item for item in self.jobs}
+        numbers = Counter(item.job for item in self.jobs)
+        self._by_name |= {item.job: item for item in self.jobs if numbers[item.job] == 1}
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -99,6 +99,23 @@ def test_a_job_of_several_slurmd_on_one_machine_is_one_job(machine: Machine) -> 
     assert len(machine.read()) == 1
 
 
+def test_jobs_of_two_users_with_one_number_are_two_jobs(machine: Machine) -> None:
+    """Two clusters on one machine; on v1 the path has the user."""
+    for pid, uid, node in ((100, 1000, "a"), (200, 2000, "b")):
+        machine.folder(f"devices/slurm_{node}/uid_{uid}/job_7/step_0/task_0", pid)
+        machine.process(pid, uid, SLURM_JOB_ID="7", SLURM_JOB_UID=str(uid), SLURM_JOB_ACCOUNT=f"of-{node}")
+    jobs = machine.read()
+    assert [(job.user, job.account) for job in jobs] == [("u1000", "of-a"), ("u2000", "of-b")]
+    assert jobs.get("7") is None
+
+
+def test_what_an_earlier_job_with_the_number_left_behind_is_not_of_the_job(machine: Machine) -> None:
+    machine.folder("cpuset/slurm/uid_1000/job_7")
+    machine.folder("memory/slurm/uid_2000/job_7/step_0/task_0", 200)
+    machine.process(200, 2000)
+    assert (machine.only_job().user, machine.read().stale) == ("u2000", 1)
+
+
 def test_a_hierarchy_under_two_names_is_walked_once(machine: Machine) -> None:
     machine.folder("cpu,cpuacct/slurm/uid_1000/job_7/step_0", 100)
     (machine.cgroup / "cpu").symlink_to("cpu,cpuacct")

@@ -120,10 +120,20 @@ def combine_windows(
         name = name_of(labels)
         if least is None or (name[0], target) in dropped:
             continue
-        found[name][target] = _window(
-            last, least, {name: values.get(series) for name, values in fields.items()}
-        )
+        window = _window(last, least, {name: values.get(series) for name, values in fields.items()})
+        known = found[name].get(target)
+        found[name][target] = window if known is None else _of_replicas(known, window)
     return found
+
+
+def _of_replicas(one: SeriesWindow, other: SeriesWindow) -> SeriesWindow:
+    """The window of one series that two Prometheus replicas scraped, of which one can have stopped earlier.
+
+    A store that does not merge replicas has it twice, with another external label. Without a reset, a
+    counter's highest value is its last one; a reset is missed by a replica that had stopped, or began later.
+    """
+    more = max(one, other, key=lambda window: (window.resets, window.last))
+    return more if more.resets else more._replace(least=min(one.least, other.least))
 
 
 def _series(labels: Labels) -> frozenset[tuple[str, str]]:

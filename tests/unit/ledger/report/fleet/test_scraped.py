@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpuledger.ledger.report.fleet.scraped import RESIDENT
+from gpuledger.ledger.report.fleet.scraped import RESIDENT, Vector, combine_windows
 from unit.ledger.report.fleet.support import (
     BEGIN,
     DAY,
     HOUR,
     CounterLevels,
+    Labels,
     ScrapedFleet,
     device,
     own,
@@ -31,6 +32,46 @@ def test_gpus_scraped_twice_are_counted_once() -> None:
     found = books.report()
     assert found.total.millijoules == 100_000
     assert any("1 GPU is scraped by several targets" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("base", "full", "short"),
+    [
+        (5000, (5000, 5100), (5000, 5050)),
+        (5000, (5000, 5100), (5060, 5100)),
+        (None, (5000, 5050), (5040, 5100)),
+    ],
+)
+def test_a_replica_of_a_prometheus_that_scraped_a_part_of_the_time_changes_nothing(
+    order: int, base: float | None, full: tuple[float, float], short: tuple[float, float]
+) -> None:
+    """A store that does not merge replicas has each series twice, with another external label."""
+
+    def both(labels: Labels, *levels: tuple[float, float]) -> CounterLevels:
+        replicas = zip("ab", levels, strict=True)
+        return [({**labels, "prometheus_replica": name}, *level) for name, level in replicas][::order]
+
+    series = (device("GPU-0"), pod("GPU-0", "t"))
+    before = [both(labels, (0, base or 0), (0, base or 0)) if base else [] for labels in series]
+    books = ScrapedFleet(part(BEGIN - DAY, BEGIN, *before))
+    books.day(*(both(labels, full, short) for labels in series), watts=[({"uuid": "GPU-0"}, 700.0)])
+    found = books.report()
+    assert (found.total.millijoules, found.total.bound) == (100_000, 0)
+
+
+def test_a_reset_that_one_replica_missed_counts() -> None:
+    labels = device("GPU-0")
+    names = [{**labels, "prometheus_replica": name} for name in "ab"]
+    for order in (1, -1):
+        answers: dict[str, Vector] = {
+            "last": [(names[0], 40.0), (names[1], 900.0)][::order],
+            "least": [(names[0], 0.0), (names[1], 500.0)],
+            "resets": [(names[0], 1.0)],
+            "highest": [(names[0], 990.0)],
+        }
+        ((window,),) = (one.values() for one in combine_windows(answers, lambda _: ("GPU-0",)).values())
+        assert (window.last, window.resets, window.highest) == (40.0, 1, 990.0)
 
 
 def test_a_note_counts_gpus_with_several_targets() -> None:

@@ -314,7 +314,7 @@ def compare_terms(
     if not rows and present.prices.currency == then.prices.currency:
         return Comparison()
     reasons = []
-    if present.fingerprint != then.fingerprint or present.prices.idle != then.prices.idle:
+    if present.fingerprint != then.fingerprint:
         reasons.append(Reason(PRICES, _price_text(then, present, (by_then, by_present))))
     if present.teams != then.teams:
         reasons.append(Reason(TEAMS, "the setting teams is not that of the statement"))

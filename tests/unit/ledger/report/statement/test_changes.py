@@ -151,6 +151,15 @@ def test_the_end_of_a_shorter_ledger_is_no_lost_cut(later: int, is_lost: bool) -
     assert kinds == ({RESTORED, FOLDED} if is_lost else {RESTORED})
 
 
+def test_idle_time_that_is_spread_is_no_other_price_list() -> None:
+    row, spread = (prices(gpu_hour="2.4", kwh="0.32", idle=idle) for idle in ("row", "spread"))
+    reports = [entries().report(one) for one in (row, spread)]
+    then, present = (statement_of(one).terms for one in reports)
+    found = compare_terms(then, present, *reports)
+    assert [one.text for one in found.reasons] == ["price.idle is spread, and row in the statement"]
+    assert found.rows
+
+
 def test_other_prices_are_listed_after_the_fingerprints() -> None:
     other = prices(gpu_hour="3", kwh="0.32", pue="1.3", co2="380")
     terms = statement_of(entries().report(other)).terms

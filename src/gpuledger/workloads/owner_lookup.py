@@ -34,6 +34,8 @@ JobUsers = Mapping[tuple[str, str], str]
 
 # Seconds after its start in which a process without a name requests new readings at each tick.
 _YOUNG = 5.0
+# Seconds between two looks for the names of users of logins and jobs that have none.
+_NAMES_GOOD_FOR = 10.0
 
 
 def owners_from_host(host: HostFacts, user_name: UserName = str) -> tuple[Workload, ...]:
@@ -165,6 +167,9 @@ class OwnerLookup:
         # Grows when a user can have got a name.
         self._name_changes = name_changes
         self._names_at = name_changes()
+        # When names of users were last looked up again, on the source's clock, and whether this tick does it.
+        self._named_at = -inf
+        self._renews_names = False
         self._directory = directory
         # The caches of this Snapshot and of the one before.
         self._found: dict[tuple[int, ProcessStart], tuple[HostFacts, _Found]] = {}
@@ -207,6 +212,9 @@ class OwnerLookup:
             self._inputs = inputs
         if self._names_at != (names_at := self._name_changes()):
             self._names_at, self._found = names_at, {}
+        self._renews_names = abs(snapshot.elapsed - self._named_at) >= _NAMES_GOOD_FOR
+        if self._renews_names:
+            self._named_at = snapshot.elapsed
         self._found_before, self._found = self._found, {}
         self._resolved_before, self._resolved = self._resolved, {}
         self._working_before, self._working = self._working, {}
@@ -277,15 +285,19 @@ class OwnerLookup:
     ) -> tuple[Allocation, ...]:
         """Allocations of jobs with the user of their processes: a job-mapping file names no user.
 
-        The first user of a job counts; the number of that user is replaced by the name.
+        The first user of a job counts; the number of that user is replaced by the name. Of several at once,
+        it is the one with the oldest process; root only if alone, as it runs commands such as sudo.
         """
-        found = dict(self._users)
+        first: dict[tuple[str, str], tuple[bool, float, str]] = {}
         for reading in readings:
             for process in reading.processes or ():
-                owner = process.workload
-                earlier = self._users.get((owner.kind, owner.job), "")
-                if owner.job and owner.user and earlier in ("", str(process.host.uid)):
-                    found[owner.kind, owner.job] = owner.user
+                owner, host = process.workload, process.host
+                job = (owner.kind, owner.job)
+                if owner.job and owner.user and self._users.get(job, "") in ("", str(host.uid)):
+                    is_root = host.uid == 0 and owner.user == host.user
+                    one = (is_root, host.start.unix, owner.user)
+                    first[job] = min(one, first.get(job, one))
+        found = self._users | {job: user for job, (_, _, user) in first.items()}
         jobs = [(item.workload.kind, item.workload.job) for item in allocations]
         self._users = {job: found[job] for job in jobs if job in found}
         return self._named(
@@ -337,6 +349,9 @@ class OwnerLookup:
         if entry is None or (entry[0] is not host and entry[0] != host):
             owners = owners_from_host(host, self._user_name)
             entry = (host, _Found(owners, pod_at_work(owners)))
+        elif self._renews_names and any(one.user.isdigit() for one in entry[1].owners):
+            owners = owners_from_host(host, self._user_name)
+            entry = entry if owners == entry[1].owners else (host, entry[1]._replace(owners=owners))
         self._found[key] = entry
         return entry[1]
 

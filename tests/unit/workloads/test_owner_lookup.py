@@ -65,6 +65,19 @@ def test_a_login_has_the_name_of_its_user_as_soon_as_it_is_known() -> None:
     assert [one.workload.user for one in lookup.assign_owners(seen).processes] == ["alice"]
 
 
+def test_the_user_of_a_login_is_looked_up_again_while_only_root_works_there() -> None:
+    """A directory that was down says nothing when it is back: it is only queried again."""
+    names: dict[int, str] = {}
+    lookup = OwnerLookup(lambda uid: names.get(uid, str(uid)))
+    seen = snapshot(GpuProcess(GPU, 1, facts(LOGIN, user="root", uid=0)))
+    users = []
+    for second in range(12):
+        (process,) = lookup.assign_owners(replace(seen, elapsed=float(second))).processes
+        users.append(process.workload.user)
+        names[1000] = "alice"
+    assert users == ["1000"] * 10 + ["alice"] * 2
+
+
 def test_a_pod_has_its_uid_before_its_name() -> None:
     assert owners_from_host(facts(POD, user="root", uid=0))[0] == Workload(
         kind="pod", pod_uid=UID, container_id=ID, user="root", found_by="cgroup", missing="pod_name"
@@ -212,3 +225,29 @@ def test_the_allocation_of_a_job_has_the_user_of_its_processes() -> None:
         lookup.assign_owners(seen).allocations[0].workload.user for seen in (idle, snapshot(resident), idle)
     ]
     assert users == ["", "alice", "alice"]
+
+
+@pytest.mark.parametrize(
+    ("users", "user"),
+    [
+        ([("alice", 1000, 2.0), ("root", 0, 1.0)], "alice"),
+        ([("root", 0, 1.0), ("alice", 1000, 2.0)], "alice"),
+        ([("root", 0, 1.0)], "root"),
+        ([("alice", 1000, 1.0), ("bob", 1001, 2.0)], "alice"),
+        ([("bob", 1001, 2.0), ("alice", 1000, 1.0)], "alice"),
+    ],
+)
+def test_of_several_users_of_a_job_the_one_with_the_oldest_process_counts_and_not_root(
+    users: list[tuple[str, int, float]], user: str
+) -> None:
+    job = Workload(kind="job", job="7.pbs", found_by="job_map")
+    lookup = OwnerLookup(directory=OwnerIndexes(allocation_sources=[lambda _: (Allocation(GPU, job),)]))
+    cgroup = "0::/pbs_jobs.service/jobs/7.pbs"
+    residents = [
+        GpuProcess(
+            GPU, pid, host=replace(facts(cgroup, user=name, uid=uid), start=ProcessStart("b", pid, unix))
+        )
+        for pid, (name, uid, unix) in enumerate(users)
+    ]
+    named = lookup.assign_owners(snapshot(*residents))
+    assert named.allocations[0].workload.user == user

@@ -73,11 +73,11 @@ class LabelResolver:
 
     Without honor_labels, the target's `namespace` (that of the exporter!) replaces ours, which becomes
     `exported_namespace`, but only if ours was not empty: objects without namespace seem to be in the
-    exporter's. The labels that a target adds show where ours are certainly empty, and where an `exported_`
-    label exists.
+    exporter's. The labels that a target adds, with their values, show where ours are certainly empty, and
+    where an `exported_` label exists. Another value is ours: honor_labels was set at another time.
     """
 
-    _target_labels: dict[Target, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _target_labels: dict[Target, dict[str, set[str]]] = field(default_factory=lambda: defaultdict(dict))
 
     def learn(self, accounts: Iterable[Labels]) -> None:
         """Learn from series of accounts of energy or time: the Gpus' own accounts have no owner."""
@@ -85,15 +85,18 @@ class LabelResolver:
             is_gpu_account = labels.get("account", PROCESS) not in _OWNED
             for name in OWNER:
                 if _EXPORTED + name in labels or (is_gpu_account and labels.get(name)):
-                    self._target_labels[target_of(labels)].add(name)
+                    added = self._target_labels[target_of(labels)]
+                    added.setdefault(name, set()).add(labels.get(name, ""))
 
     def own_values(self, labels: Labels, names: Sequence[str]) -> Name:
         """The values of gpuledger's own labels; empty where it set none."""
-        target_labels = self._target_labels.get(target_of(labels), ())
-        return tuple(
-            labels.get(_EXPORTED + name) or ("" if name in target_labels else labels.get(name, ""))
-            for name in names
-        )
+        added = self._target_labels.get(target_of(labels), {})
+
+        def own_value(name: str) -> str:
+            plain = labels.get(name, "")
+            return labels.get(_EXPORTED + name) or ("" if plain in added.get(name, ()) else plain)
+
+        return tuple(map(own_value, names))
 
     def windows(
         self, answers: Mapping[str, Vector], names: Sequence[str], dropped: Dropped = frozenset()

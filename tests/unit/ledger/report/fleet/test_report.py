@@ -66,6 +66,19 @@ def test_the_exporters_namespace_is_never_taken_for_an_owners(
     assert scrapes.own_values({**where, **labels}, ("namespace", "pod")) == expected
 
 
+def test_labels_stay_ours_when_the_scrape_begins_or_ends_to_honor_them() -> None:
+    """`honor_labels` was set within the range: the same target has renamed labels before, and ours after."""
+    where, own_pod = {"job": "j", "instance": "a:9400"}, {"namespace": "mon", "pod": "x"}
+    renamed = {**own_pod, "exported_namespace": "ml", "exported_pod": "p"}
+    scrapes = LabelResolver()
+    scrapes.learn([{**where, **own_pod, "account": "idle"}, {**where, **renamed, "account": "owner"}])
+    scrapes.learn([{**where, "account": "idle"}])
+    names = ("namespace", "pod", "user")
+    assert scrapes.own_values({**where, **renamed}, names) == ("ml", "p", "")
+    assert scrapes.own_values({**where, "namespace": "ml", "pod": "p"}, names) == ("ml", "p", "")
+    assert scrapes.own_values({**where, **own_pod, "user": "ada"}, names) == ("", "", "ada")
+
+
 def test_one_renamed_label_shows_which_labels_the_target_adds() -> None:
     scrapes = LabelResolver()
     where = {"job": "j", "instance": "a:9400", "namespace": "mon"}

@@ -234,11 +234,18 @@ def _gpu_table(receipt: ReceiptJson) -> ShownTable:
         ("energy", [energy_text(gpu["millijoules"]) for gpu in gpus]),
     ]
     if has_money:
-        columns.append((money, [money_text(gpu["cost"], "") for gpu in gpus]))
+        columns.append((money, [_row_cost(gpu, receipt) for gpu in gpus]))
     shown = columns[:4] + [one for one in columns[4:] if any(cell != UNKNOWN for cell in one[1])]
     return ShownTable(
         tuple(heading for heading, _ in shown), tuple(zip(*(cells for _, cells in shown), strict=True)), 2
     )
+
+
+def _row_cost(row: Amounts, receipt: ReceiptJson) -> str:
+    """The cost of a row, marked if it is without a part that has no price, or was not measured."""
+    unmeasured = row["millijoules"] is None and receipt["total"]["energy_cost"] is not None
+    lacks = row["unpriced_microseconds"] or row["unpriced_millijoules"] or unmeasured
+    return money_text(row["cost"], "") + ("+" if lacks and row["cost"] is not None else "")
 
 
 def _model(gpu: ReceiptGpu) -> str:
@@ -330,7 +337,7 @@ def _owner_table(receipt: ReceiptJson) -> ShownTable | None:
             owner["name"],
             hours_text(owner["gpu_microseconds"]),
             energy_text(owner["millijoules"]),
-            *([money_text(owner["cost"], "")] if has_money else []),
+            *([_row_cost(owner, receipt)] if has_money else []),
             owner["explain"],
         )
         for owner in owners

@@ -15,6 +15,7 @@ from gpuledger.ledger.report.receipt.advice import advise
 from gpuledger.ledger.report.receipt.content import ReceiptJson
 from gpuledger.ledger.report.receipt.markdown import receipt_markdown
 from gpuledger.ledger.report.receipt.page import receipt_page
+from gpuledger.ledger.report.receipt.presentation import show_receipt
 from gpuledger.ledger.report.receipt.sentence import receipt_sentence
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.report.receipt.text import bar_line, receipt_text
@@ -316,6 +317,23 @@ def test_any_name_is_one_line_of_text(name: str) -> None:
     found["owner"]["user"] = name
     assert receipt_text(found).count("\n") == receipt_text(receipt()).count("\n")
     assert receipt_page(found).isascii()
+
+
+def test_the_cost_of_a_gpu_or_owner_without_a_price_is_marked() -> None:
+    owner = {"name": "ml/a", "explain": "pod:ml/a", "gpus": 1}
+    rows = (
+        amounts(cost="0.0000000000", unpriced_microseconds=5),
+        amounts(cost="1.0000000000", unpriced_millijoules=5),
+        amounts(cost="2.0000000000", energy_cost=None, millijoules=None),
+        amounts(cost="3.0000000000"),
+        amounts(cost=None, unpriced_microseconds=5),
+    )
+    gpus = [gpu_row(index=str(number), **row) for number, row in enumerate(rows)]
+    shown = show_receipt(receipt("n1", *gpus, owners=[{**row, **owner} for row in rows]))
+    expected = ["0.00+", "1.00+", "2.00+", "3.00", "-"]
+    assert [row[-1] for row in shown.gpus.rows] == expected
+    assert shown.owners is not None
+    assert [row[-2] for row in shown.owners.rows] == expected
 
 
 def test_traffic_is_that_of_the_gpus_of_which_it_is_known() -> None:

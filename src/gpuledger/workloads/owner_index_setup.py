@@ -270,7 +270,11 @@ def _open_kubernetes(
         return bool(uid) and cgroups(uid) is True
 
     is_named = kubernetes.enabled == "true" or not _KUBELET_PATHS.isdisjoint(values)
-    index = AllocatingIndex(kubelet, is_named, files, lambda: matcher.is_complete)
+
+    def is_complete() -> bool:
+        return matcher.is_complete and not kubelet.value.lacks_claims
+
+    index = AllocatingIndex(kubelet, is_named, files, is_complete)
     opened.add_allocating(index, kubelet_allocations, has_cgroup)
     opened.indexes += [] if claims is None else [claims]
     return lambda: pods.value

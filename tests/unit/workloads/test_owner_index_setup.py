@@ -195,6 +195,35 @@ def test_claims_that_cannot_be_read_leave_the_time_of_their_gpu_unobserved() -> 
     assert found == [nothing, nothing, pending, read, unknown, unknown]
 
 
+def test_a_gpu_allocated_by_dra_is_unobserved_once_only_the_checkpoint_is_read() -> None:
+    """The checkpoint is that of device plugins: that it does not have a GPU says nothing about claims."""
+    clock, driver = FakeClock(), "gpu.nvidia.com"
+    with TemporaryDirectory(dir="/tmp") as made:
+        path = Path(made)
+        (path / "checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": None}}))
+        indexes = opened(
+            path,
+            clock,
+            kubernetes_enabled="true",
+            kubernetes_names="none",
+            kubernetes_pod_resources_socket=str(path / "k.sock"),
+            kubernetes_device_plugin_checkpoint=str(path / "checkpoint"),
+        )
+        claim = wire.ClaimResource(driver_name=driver, device_name="gpu-3")
+        claims = [wire.DynamicResource(claim_name="one", claim_resources=[claim])]
+        main = wire.ContainerResources(name="main", dynamic_resources=claims)
+        train = listed(wire.PodResources(name="train-0", namespace="ml", containers=[main]))
+        with kubelet(path / "k.sock", List=lambda _: train):
+            read_now(indexes)
+        found = []
+        for seconds in (0, 299, 2):
+            clock.advance(seconds)
+            read_now(indexes)
+            names = [one.workload.pod for one in indexes.allocations((CARD,))]
+            found.append((names, indexes.has_all_allocations(clock.unix())))
+    assert found == [(["train-0"], True), (["train-0"], True), ([], False)]
+
+
 CHECKPOINT = json.dumps(
     {
         "Data": {

@@ -58,7 +58,7 @@ class PodResources:
     `found_by` is `pod_resources` (the socket) or `checkpoint`; `socket_error` says why the checkpoint was
     read. No two reads are equal, so that matching checks the pods' cgroups again after each. `replicas` is
     the number of ids that a shared device has, by resource and device id without its replica. `ignored` names
-    the entries that make no sense.
+    the entries that make no sense. `lacks_claims` if GPUs may be allocated by DRA that it does not have.
     """
 
     allocations: tuple[KubeletAllocation, ...] = ()
@@ -66,6 +66,7 @@ class PodResources:
     socket_error: str = ""
     replicas: Mapping[tuple[str, str], int] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    lacks_claims: bool = False
 
     def __len__(self) -> int:
         return len(self.allocations)

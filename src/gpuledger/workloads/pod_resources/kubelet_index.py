@@ -13,7 +13,7 @@ from gpuledger.host.owner_index import PolledIndex
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
-from gpuledger.model.text import clean_name
+from gpuledger.model.text import clean_name, matches_any
 from gpuledger.workloads.pod_resources.device_names import (
     FOUND_BY_CHECKPOINT,
     NO_POD_RESOURCES,
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuledger.workloads")
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
+# Seconds for which the last claims of a socket that is away stand.
+_CLAIMS_GOOD_FOR: Final = 300.0
 
 
 def read_checkpoint(path: Path) -> PodResources:
@@ -121,7 +123,9 @@ class KubeletIndex(PolledIndex[PodResources]):
 
     If the kubelet hangs or breaks off, the last value is kept. If its socket is absent, refused or not
     permitted, the checkpoint is read: `value.found_by` is `checkpoint`, and `health.error` says why although
-    the read succeeded. If the checkpoint fails too, the read fails with the error of the socket.
+    the read succeeded. The checkpoint has no GPUs allocated by DRA (by `drivers`): the last ones of the
+    socket stand for five minutes beside it. If the checkpoint fails too, the read fails with the error of the
+    socket.
     """
 
     def __init__(
@@ -131,11 +135,16 @@ class KubeletIndex(PolledIndex[PodResources]):
         *,
         clock: Clock,
         period: float = 10.0,
+        drivers: tuple[str, ...] = ("*",),
     ) -> None:
         self._list_allocations = list_allocations
         self._read_checkpoint = read_checkpoint
         self._replicas: ReplicaCounts = {}
         self._ignored: tuple[str, ...] = ()
+        self._drivers = drivers
+        # The last GPUs allocated by DRA that the socket listed, and until when they stand.
+        self._claimed: tuple[KubeletAllocation, ...] = ()
+        self._claimed_until = 0.0
         read = self._read_allocations
         super().__init__("pod_resources", read, NO_POD_RESOURCES, period=period, clock=clock)
 
@@ -159,13 +168,26 @@ class KubeletIndex(PolledIndex[PodResources]):
         from gpuledger.workloads.pod_resources.grpc_call import KubeletUnreachable
 
         try:
-            return self._list_allocations()
+            listed = self._list_allocations()
+            self._claimed = tuple(
+                one
+                for one in listed
+                if one.claimed_device and matches_any(one.claimed_device.driver, self._drivers)
+            )
+            self._claimed_until = self._clock.elapsed() + _CLAIMS_GOOD_FOR
+            return listed
         except KubeletUnreachable as unreachable:
             try:
                 checkpoint = self._read_checkpoint()
             except GpuledgerError:
                 raise unreachable from None
-            return replace(checkpoint, socket_error=f"{unreachable} (the checkpoint is read instead)")
+            stand = self._clock.elapsed() < self._claimed_until
+            return replace(
+                checkpoint,
+                allocations=checkpoint.allocations + (self._claimed if stand else ()),
+                socket_error=f"{unreachable} (the checkpoint is read instead)",
+                lacks_claims=bool(self._claimed) and not stand,
+            )
 
 
 def _replicas(client: PodResourcesClient) -> ReplicaCounts:
@@ -190,4 +212,10 @@ def open_kubelet_index(
         return replace(client.list_allocations(), replicas=_replicas(client))
 
     path = Path(settings.checkpoint)
-    return KubeletIndex(list_allocations, lambda: read_checkpoint(path), clock=clock, period=settings.period)
+    return KubeletIndex(
+        list_allocations,
+        lambda: read_checkpoint(path),
+        clock=clock,
+        period=settings.period,
+        drivers=settings.drivers,
+    )

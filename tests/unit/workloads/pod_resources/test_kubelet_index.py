@@ -18,6 +18,7 @@ from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.device_names import (
     FOUND_BY_CHECKPOINT,
+    ClaimedDevice,
     KubeletAllocation,
     PodResources,
 )
@@ -70,6 +71,27 @@ def test_without_a_socket_the_checkpoint_is_read_and_health_has_the_error() -> N
     assert (index.value.allocations, index.value.found_by) == (WRITTEN.allocations, "checkpoint")
     assert index.health.success
     assert index.health.error == "no socket; mount it (the checkpoint is read instead)"
+
+
+def test_devices_allocated_by_dra_stand_for_five_minutes_beside_the_checkpoint() -> None:
+    """The checkpoint is that of device plugins: a kubelet that restarts has taken no claim from its pod."""
+    claimed = KubeletAllocation(
+        "team", "b", "main", claimed_device=ClaimedDevice("gpu.nvidia.com", "n", "gpu-1")
+    )
+    away, clock = KubeletUnreachable("refused"), FakeClock()
+    both = PodResources((*LISTED.allocations, claimed))
+    index = KubeletIndex(
+        outcomes(both, away, away, both, away, LISTED, away),
+        outcomes(*[WRITTEN] * 4),
+        clock=clock,
+    )
+    seen = []
+    for seconds in (0, 10, 290, 10, 299, 10, 301):
+        clock.advance(seconds)
+        index.refresh()
+        seen.append((claimed in index.value.allocations, index.value.lacks_claims))
+    has, lacks, none = (True, False), (False, True), (False, False)
+    assert seen == [has, has, lacks, has, has, none, none]
 
 
 def test_a_recovered_socket_replaces_the_checkpoint() -> None:

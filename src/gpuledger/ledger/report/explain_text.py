@@ -55,6 +55,9 @@ class _ExplanationText:
         self._unit = _Unit(found.millijoules)
         self._zone = None if found.report is None else found.report.zone
         self._spread = list(found.spread.rounded())
+        # If the clocks of the zone change within the range, a time without its UTC offset is ambiguous.
+        offsets = {self._local(unix).utcoffset() for unix in (found.since, found.until)}
+        self._clock_form = "%Y-%m-%d %H:%M:%S" + (" %z" if len(offsets) > 1 else "")
 
     def lines(self) -> Iterator[str]:
         """The lines of the text."""
@@ -237,7 +240,10 @@ class _ExplanationText:
         return f"within {self._clock(interval.begins)} + {hours:g} h"
 
     def _clock(self, unix: float) -> str:
-        return datetime.fromtimestamp(unix, self._zone).astimezone(self._zone).strftime("%Y-%m-%d %H:%M:%S")
+        return self._local(unix).strftime(self._clock_form)
+
+    def _local(self, unix: float) -> datetime:
+        return datetime.fromtimestamp(unix, self._zone).astimezone(self._zone)
 
     def _money(self, cost: Decimal) -> str:
         report = self._found.report

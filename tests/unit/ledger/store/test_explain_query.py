@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from builders import gpu, instance, process
+from builders import FakeClock, gpu, instance, process
 from gpuledger.ledger.report.explain import Explanation
+from gpuledger.ledger.report.explain_text import explanation_text
 from gpuledger.ledger.report.formats import row_as_json
 from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
@@ -264,3 +269,21 @@ def test_processes_that_only_serve_others_have_no_row(tmp_path: Path) -> None:
     found = explain(run.store.file, "unit:mps.service")
     assert (found.by, found.row, found.millijoules) == ("unit", None, 0)
     assert [one.pid for one in found.sessions] == [1]
+
+
+def test_times_have_their_offset_if_the_clocks_change_within_the_range(tmp_path: Path) -> None:
+    """At 01:00 UTC the clocks of Berlin went from 03:00 back to 02:00."""
+    begins, zone = int(datetime(2026, 10, 25, tzinfo=UTC).timestamp()), ZoneInfo("Europe/Berlin")
+    run = Run(tmp_path, clock=FakeClock(float(begins)))
+    for minute in range(121):
+        run.tick({A: minute * 1000 * J}, [process(A, 10, workload=OWNERS[0])], seconds=60.0)
+    run.store.close()
+    with closing(History(run.store.file)) as history:
+        for seconds, has_offset in ((1800, False), (2 * HOUR, True)):
+            within = replace(quarters(begins, begins + seconds), zone=zone)
+            scope, lists = ExplainScope(within, PRICES), ExplainLists(limit=MANY)
+            found = list(explanation_text(explain_usage(history, "pod:ml/train-0", scope, lists)))
+            shown = [line for line in found if re.search(r"\d\d:\d\d:\d\d", line)]
+            assert len(shown) > 2
+            offsets = [re.findall(r"\d\d:\d\d:\d\d( \+0[12]00)", line) for line in shown]
+            assert all(len(one) == (2 if has_offset else 0) for one in offsets), shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -80,8 +81,11 @@ def is_populated(job: JobCgroup) -> bool:
     return any(_is_populated(folder) for folder in job.folders)
 
 
-def job_processes(job: JobCgroup) -> Iterator[JobProcess]:
-    """The processes of a job by step, each once. Cgroups that vanish meanwhile are skipped."""
+def job_processes(job: JobCgroup, most: int) -> Iterator[JobProcess]:
+    """The processes of a job by step, each once, at most so many of each cgroup: the oldest, as a rule.
+
+    Cgroups that vanish meanwhile are skipped.
+    """
     seen: set[int] = set()
     for folder in job.folders:
         for path in _folders(folder):
@@ -89,7 +93,7 @@ def job_processes(job: JobCgroup) -> Iterator[JobProcess]:
             parts = path.relative_to(folder).parts
             step = parts[0].removeprefix("step_") if parts else ""
             daemon = parts[1:2] == ("slurm",)
-            for pid in _pids(path):
+            for pid in islice(_pids(path), most):
                 if pid not in seen:
                     seen.add(pid)
                     yield JobProcess(pid, daemon, step)

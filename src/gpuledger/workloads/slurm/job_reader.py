@@ -54,8 +54,8 @@ from gpuledger.workloads.slurm.settings import GRES_CONF_PATHS
 
 log = logging.getLogger("gpuledger.workloads")
 
-# All tasks of a step have the same variables, so a job with thousands of processes is not read completely.
-_MAX_PROCESSES = 32
+# All processes of a task have the same variables, so a job with thousands of them is not read completely.
+_MAX_PROCESSES, _MAX_PER_CGROUP = 512, 32
 
 # Changes when a job is replaced or begins or ends a step: inode of its directory, names of its steps.
 _Stamp = tuple[int, tuple[str, ...]]
@@ -259,7 +259,7 @@ class SlurmReader:
 
     def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
         evidence = _JobEvidence()
-        processes = list(islice(job_processes(cgroup), _MAX_PROCESSES))
+        processes = list(islice(job_processes(cgroup, _MAX_PER_CGROUP), _MAX_PROCESSES))
         statuses = {one.pid: read_or_none(f"{self._procfs}/{one.pid}/status") or b"" for one in processes}
         daemons = {one.pid for one in processes if one.daemon or self._is_v1_daemon(one, statuses, cgroup)}
         for process in processes:

@@ -92,3 +92,15 @@ def test_the_number_of_a_job_arrives_before_its_first_process_and_remains(machin
     machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 200)
     machine.process(200, uid=1000)
     assert (before, during, machine.only_job().job) == (SLUID, "4242", "4242")
+
+
+def test_a_step_with_many_processes_hides_no_gpus_of_the_other_steps(machine: Machine) -> None:
+    """Each rank starts workers that read data; the batch script runs on another node."""
+    machine.gres(GRES)
+    machine.job(step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="0")
+    machine.job(step="1", pid=900, SLURM_JOB_ID="7", SLURM_STEP_GPUS="1")
+    workers = range(102, 702)
+    machine.folder(f"{SCOPE}/job_7/step_0/user/task_0", 100, *workers)
+    for pid in workers:
+        machine.process(pid, parent=100, SLURM_JOB_ID="7", SLURM_STEP_GPUS="0")
+    assert machine.only_job().devices == refs("minor", "0", "1")

@@ -122,7 +122,10 @@ def _title(receipt: ReceiptJson) -> str:
     if owner is not None:
         facts = [owner["job_name"], owner["user"] and f"of {owner['user']}"] if owner["job"] else []
         name = " ".join(filter(None, (name, *facts)))
-        more = [
+        # The last task of an array has the number of the array, of which this receipt has one task.
+        array, task = owner["array_job"], owner["array_task"]
+        more = [f"task {task} of array {array}"] if array and task else []
+        more += [
             f"{word} {owner[key]}"
             for key, word in (("slurm_account", "account"), ("partition", "partition"))
             if owner[key]

@@ -319,6 +319,14 @@ def test_any_name_is_one_line_of_text(name: str) -> None:
     assert receipt_page(found).isascii()
 
 
+def test_a_task_of_an_array_is_not_taken_for_the_whole_array() -> None:
+    found = receipt()
+    assert found["owner"] is not None
+    found["owner"] |= {"array_job": "4711", "array_task": "9", "partition": "gpu"}
+    title = "job 4711 train of dan (task 9 of array 4711, partition gpu) on n1"
+    assert receipt_text(found).startswith(title)
+
+
 def test_the_cost_of_a_gpu_or_owner_without_a_price_is_marked() -> None:
     owner = {"name": "ml/a", "explain": "pod:ml/a", "gpus": 1}
     rows = (

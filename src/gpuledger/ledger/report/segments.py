@@ -14,7 +14,7 @@ from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.ledger.zone_hours import hour_begins, hour_ends, nearest_hour
 from gpuledger.model.errors import UsageError
 
@@ -57,7 +57,8 @@ def full_hour_range(
     posting does not move. Raises UsageError if nothing is left.
     """
     begins = cuts_around(nearest_hour(within.begins, zone))[1]
-    is_open = within.until >= last
+    # A statement has its end in whole microseconds.
+    is_open = round(within.until * MICRO) >= round(last * MICRO)
     ends = within.ends if is_open else cuts_around(nearest_hour(within.ends, zone))[1]
     if begins >= ends:
         hours = (hour_begins(within.begins, zone), hour_ends(within.ends - 1, zone))

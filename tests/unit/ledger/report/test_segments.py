@@ -47,6 +47,13 @@ def test_a_moved_range_is_named_with_the_times_of_its_zone(
     assert (found.begins, found.until, found.zone) == (LATE + 2, until, KOLKATA)
 
 
+def test_the_last_posting_in_whole_microseconds_is_the_last_posting() -> None:
+    """As a statement has it: the clock has digits below a microsecond."""
+    until = (LATE + 9) * 900.0 - 60
+    given = ReportRange(LATE + 2, LATE + 9, until, KOLKATA)
+    assert full_hour_range(given, until + 3e-7, KOLKATA) == given
+
+
 def test_a_range_without_a_full_hour_is_refused_with_the_hours_of_its_zone() -> None:
     with pytest.raises(UsageError) as refused:
         full_hour_range(ReportRange(LATE, LATE + 1, (LATE + 1) * 900.0, KOLKATA), EVER, KOLKATA)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.report.party import Party, party_of, shared
 from gpuledger.ledger.service_processes import is_service
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, owner_from_row, workload_from_text
@@ -103,7 +104,8 @@ def allocation_cells(
     unread = _marked_seconds(connection, "unread", "handover", places)
     query = "SELECT number, device, owner, begins, ends FROM handovers WHERE ends >= ? AND begins < ?"
     for number, device, owner, begins, ends in connection.execute(query, (since * QUARTER, until * QUARTER)):
-        party = party_of(device, workload_from_text(owner) or UNKNOWN)
+        # As rows are named: a party without a command is that of a process without a known name.
+        party = party_of(device, workload_from_text(owner) or UNKNOWN, NONE_RUNNING)
         yield party, _cells([(begins, ends)], places, number, unused, unread)
 
 

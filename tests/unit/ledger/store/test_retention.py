@@ -114,6 +114,21 @@ def test_idle_time_costs_energy_and_gpu_hours(tmp_path: Path, prices: Prices, id
     assert costs["idle"] == idle
 
 
+def test_an_allocation_is_not_folded_into_the_row_of_processes_without_a_known_name(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for minute in range(180):
+        here = [process(A, 1, name="", workload=PODS[1])] if minute % 60 < 20 else []
+        run.tick({A: minute * 1000 * J}, here, seconds=60.0, allocations=(Allocation(A, PODS[1]),))
+    run.store.close()
+    wholly = folded(run.store.file, UNIX + 30 * DAY, tmp_path / "wholly.db")
+    before, after = (report_of(file, "command") for file in (run.store.file, wholly))
+    assert {line.key: bool(line.allocated) for line in before.lines} == {
+        ("",): False,
+        ("(none running)",): True,
+    }
+    assert same(before, after)
+
+
 def test_spans_younger_than_the_detail_are_kept(tmp_path: Path) -> None:
     run = grown(tmp_path, 9)
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:

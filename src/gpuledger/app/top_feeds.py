@@ -175,6 +175,8 @@ class SeveralNodesFeed:
         self._feeds = [RemoteFeed(url, access) for url in urls]
         self.origin = SnapshotOrigin(f"{len(self._feeds)} nodes", remote=True)
         self._errors: list[str] = []
+        # By the node's own name, and by URL or run.
+        self._names: dict[tuple[str, str], str] = {}
 
     def snapshot(self) -> Mapping[str, Any]:
         """The snapshots of all nodes that could be read, as one. Raises GpuledgerError if there is none."""
@@ -189,7 +191,24 @@ class SeveralNodesFeed:
         if not read:
             raise GpuledgerError(self._errors[0])
         ordered = list(reversed(read.values()))
-        return merge_snapshots([(feed.host, found) for feed, found in ordered])
+        named = [(self._name_of(feed, found), found) for feed, found in ordered]
+        return merge_snapshots([(name, {**found, "node": name}) for name, found in named])
+
+    def _name_of(self, feed: RemoteFeed, snapshot: Mapping[str, Any]) -> str:
+        """The name of a node. Of nodes with equal names, those that are read later get a number.
+
+        A node keeps its number: while another one cannot be read, its rows must not get that one's name.
+        """
+        own = str(snapshot.get("node") or feed.host)
+        keys = [(own, place) for place in (feed.url, feed.run) if place]
+        name = next((self._names[key] for key in keys if key in self._names), "")
+        if not name:
+            name, number = own, 1
+            while name in self._names.values():
+                number += 1
+                name = f"{own}#{number}"
+        self._names |= dict.fromkeys(keys, name)
+        return name
 
     def remarks(self) -> list[str]:
         """Why nodes could not be read, one line each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import Any
 
 import pytest
@@ -90,6 +90,31 @@ def test_two_urls_of_one_node_count_once(nodes: list[Target]) -> None:
         assert [row.place for row in parse_snapshot(feed.snapshot()).devices] == ["gpu-1:0", "gpu-2:0"]
     finally:
         feed.close()
+
+
+@pytest.mark.parametrize(
+    ("gone", "places"),
+    [
+        (["", "1", ""], [["box:0", "box#2:7"], ["box#2:7"], ["box:0", "box#2:7"]]),
+        (["", "2", ""], [["box:0", "box#2:7"], ["box:0"], ["box:0", "box#2:7"]]),
+        (["1", "", "2"], [["box:7"], ["box#2:0", "box:7"], ["box#2:0"]]),
+    ],
+)
+def test_nodes_with_equal_names_keep_their_numbers_while_one_is_gone(
+    gone: list[str], places: list[list[str]]
+) -> None:
+    away = [""]
+
+    def serve(run: str, gpu: str) -> AbstractContextManager[Target]:
+        text, headers = json.dumps(body("box", gpu)), (("ETag", f'W/"{run}-1"'),)
+        answer = Answer(text, "application/json", headers=headers)
+        return scripted(lambda _: Answer("", status=503) if away == [run] else answer)
+
+    found = []
+    with serve("1", "0") as one, serve("2", "7") as two, closing(feed_of(one.port, two.port)) as feed:
+        for away[0] in gone:
+            found.append([row.place for row in parse_snapshot(feed.snapshot()).devices])
+    assert found == places
 
 
 def test_without_any_node_the_first_reason_is_the_error() -> None:

@@ -34,18 +34,33 @@ def judge_unused_gpus(case: AdviceCase) -> ReceiptAdvice | None:
     if not found:
         return None
     total = len(case.receipt["gpus"])
+    beside = [gpu for gpu in case.receipt["gpus"] if gpu not in found and _is_beside(gpu, found)]
     if case.receipt["owner"] is None:
         do = "request fewer GPUs, or let the programs use them"
     elif len(found) == total:
         do = "end what is still running, and check that the program uses the GPU (CUDA_VISIBLE_DEVICES)"
+    elif beside:
+        do = f"request {len(beside)}, or let the program use all of them"
     else:
-        do = f"request {total - len(found)}, or let the program use all of them"
+        # One after the other: it did not request too many.
+        do = "it had the others at other times: check that the program uses each GPU that it gets"
     is_part = any(gpu["begun_before"] or is_cut_off(case.receipt, gpu["ends"]) for gpu in found)
     not_used = "not used in this range" if is_part else "never used"
     text = f"{case.names(found)} {verb(found, 'was', 'were')} {not_used} ({len(found)} of {total}): {do}."
     values = {"gpus": total, "unused": len(found), "seconds": [gpu["present_seconds"] for gpu in found]}
     evidence = [f"{case.names([gpu])}: {_nothing_text(gpu)}" for gpu in found]
     return case.advice(UNUSED_GPU, text, evidence, found, values, [Fraction(1)] * len(found), EXACT)
+
+
+def _is_beside(gpu: ReceiptGpu, others: Sequence[ReceiptGpu]) -> bool:
+    """Whether it was there at the same time as another one, as far as that is known."""
+
+    def overlaps(one: ReceiptGpu) -> bool:
+        if None in (gpu["begins"], gpu["ends"], one["begins"], one["ends"]):
+            return True
+        return (gpu["begins"] or 0) < (one["ends"] or 0) and (one["begins"] or 0) < (gpu["ends"] or 0)
+
+    return any(map(overlaps, others))
 
 
 def _is_unused(gpu: ReceiptGpu, threshold: float) -> bool:

@@ -13,7 +13,7 @@ from gpuledger.ledger.report.receipt.advice import RULES, advise
 from gpuledger.ledger.report.receipt.content import ReceiptAdvice, ReceiptJson
 from gpuledger.ledger.report.receipt.settings import RULE_NAMES, AdviceSettings
 from gpuledger.model.settings import declared_settings
-from receipt_helpers import GIB, HOUR, gpu_row, host_row, receipt, unused_gpu
+from receipt_helpers import BEGIN, GIB, HOUR, gpu_row, host_row, receipt, unused_gpu
 
 SETTINGS = AdviceSettings()
 MICRO = 1_000_000
@@ -311,3 +311,15 @@ def test_the_docs_have_a_paragraph_with_the_threshold_of_each_rule(rule: str) ->
     paragraph = page.partition(f"### {rule}\n")[2].partition("\n### ")[0]
     (key,) = (item.key for _, item, _ in declared_settings(AdviceSettings) if f"rule {rule}:" in item.help)
     assert f"`{key}`" in paragraph
+
+
+def test_gpus_one_after_the_other_are_not_too_many() -> None:
+    """A pod that was restarted on another GPU requested one, and had two."""
+    earlier = unused_gpu(index="1", begins=BEGIN - 2 * HOUR, ends=BEGIN)
+    found = only(receipt("n1", gpu_row(), earlier))
+    assert found["text"] == (
+        "GPU 1 was never used (1 of 2): it had the others at other times: check that the program uses each "
+        "GPU that it gets."
+    )
+    both = receipt("n1", gpu_row(), earlier, unused_gpu(index="2"))
+    assert "request 1, or let the program" in only(both)["text"]

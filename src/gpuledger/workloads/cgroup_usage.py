@@ -130,7 +130,7 @@ def _has_other_name(found: CgroupOwner, owner: Workload) -> bool:
 
 
 def _job_folders(root: Path) -> dict[str, _Folders]:
-    """The cgroups of all Slurm jobs, by the number of the job, unless two jobs have it."""
+    """The cgroups of all Slurm jobs by number, unless jobs of several users or slurmd have it."""
     try:
         jobs = find_job_cgroups(root)
     except GpuledgerError:

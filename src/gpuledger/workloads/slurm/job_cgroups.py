@@ -29,11 +29,12 @@ class JobCgroup(NamedTuple):
     """The cgroup directories of one job: one on cgroup v2, one per hierarchy on v1.
 
     `name` is the job number, or the SLUID if Slurm writes that. `uid` is the user of the job, known only
-    on v1.
+    on v1. `slurmd` is the cgroup of the slurmd that runs it, the same in all hierarchies.
     """
 
     name: str
     uid: int | None
+    slurmd: str
     folders: tuple[Path, ...]
 
     @property
@@ -56,8 +57,8 @@ class JobProcess(NamedTuple):
 def find_job_cgroups(root: Path) -> list[JobCgroup]:
     """Every job below `root` (/sys/fs/cgroup) in cgroup v1, v2 and hybrid layouts, including empty jobs.
 
-    Jobs of two users are two jobs, also with one number: those of two clusters, or one of which v1 has left a
-    cgroup behind.
+    Each slurmd and, on v1, each user has other jobs, also with one number: parts of a job, those of two
+    clusters, or one of which v1 has left a cgroup behind.
     Directories that vanish or cannot be read are skipped. Raises GpuledgerError if `root` is no directory.
     """
     if not root.is_dir():
@@ -65,10 +66,10 @@ def find_job_cgroups(root: Path) -> list[JobCgroup]:
             f"no cgroup tree at {root}; mount the machine's /sys/fs/cgroup and set its path with "
             "--slurm-cgroup-root"
         )
-    found: dict[tuple[str, int | None], list[Path]] = {}
-    for name, uid, folder in (*_on_v2(root), *_on_v1(root)):
-        found.setdefault((name, uid), []).append(folder)
-    return [JobCgroup(name, uid, tuple(folders)) for (name, uid), folders in found.items()]
+    found: dict[tuple[str, int | None, str], list[Path]] = {}
+    for name, uid, slurmd, folder in (*_on_v2(root), *_on_v1(root)):
+        found.setdefault((name, uid, slurmd), []).append(folder)
+    return [JobCgroup(*key, tuple(folders)) for key, folders in found.items()]
 
 
 def has_slurm_cgroup(root: Path) -> bool:
@@ -105,20 +106,20 @@ def job_steps(job: JobCgroup) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if name.startswith("step_")))
 
 
-def _on_v2(root: Path) -> Iterator[tuple[str, int | None, Path]]:
+def _on_v2(root: Path) -> Iterator[tuple[str, int | None, str, Path]]:
     for scope in _scopes(root):
         for folder in _children(scope):
             if match := _V2_JOB.fullmatch(folder.name):
-                yield match[1] or match[2], None, folder
+                yield match[1] or match[2], None, str(scope), folder
 
 
-def _on_v1(root: Path) -> Iterator[tuple[str, int | None, Path]]:
+def _on_v1(root: Path) -> Iterator[tuple[str, int | None, str, Path]]:
     for base in _v1_bases(root):
         for user in _children(base):
             if owner := _V1_USER.fullmatch(user.name):
                 for folder in _children(user):
                     if job := _V1_JOB.fullmatch(folder.name):
-                        yield job[1], int(owner[1]), folder
+                        yield job[1], int(owner[1]), base.name, folder
 
 
 def _scopes(root: Path) -> Iterator[Path]:

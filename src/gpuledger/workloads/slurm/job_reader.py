@@ -47,6 +47,7 @@ from gpuledger.workloads.slurm.jobs import (
     gpus_in_environments,
     has_gpus,
     job_id_in_title,
+    join_jobs,
     parse_environment,
     without_inherited_gpus,
 )
@@ -193,8 +194,8 @@ class SlurmReader:
         self._user_name = user_name
         self._uid_of = uid_of
         self._read = read
-        # By name and, on cgroup v1, user.
-        self._known: dict[tuple[str, int | None], _KnownJob] = {}
+        # By name, user and slurmd, as a JobCgroup has them.
+        self._known: dict[tuple[str, int | None, str], _KnownJob] = {}
         # The files as read, and parsed: slurm.conf of a large cluster is long.
         self._gres_raw: tuple[bytes | None, ...] = ()
         self._gres = GresFiles()
@@ -202,7 +203,7 @@ class SlurmReader:
 
     def read(self) -> SlurmJobs:
         """The jobs that run now. Raises GpuledgerError if there is no cgroup tree."""
-        known: dict[tuple[str, int | None], _KnownJob] = {}
+        known: dict[tuple[str, int | None, str], _KnownJob] = {}
         stale = 0
         minors = read_text(f"{self._procfs}/driver/nvidia-caps/mig-minors")
         caps = parse_mig_capabilities(read_text(f"{self._procfs}/devices"), minors)
@@ -212,7 +213,7 @@ class SlurmReader:
                 stale += 1
                 continue
             now = (_inode(cgroup), job_steps(cgroup))
-            key = (cgroup.name, cgroup.uid)
+            key = (cgroup.name, cgroup.uid, cgroup.slurmd)
             one = self._known.get(key)
             if one is None or one.stamp != now or one.job.missing or not one.facts_from:
                 before, one = one, self._read_job(cgroup, now, caps, files)
@@ -220,7 +221,7 @@ class SlurmReader:
                     one = one.completed_by(before)
             known[key] = one if one.has_machine_name else self._with_machine_name(one)
         self._known = known
-        found = SlurmJobs((one.job for one in known.values()), stale)
+        found = SlurmJobs(join_jobs(one.job for one in known.values()), stale)
         self._log_missing_permission(forbidden="permission" in found.missing)
         return found
 

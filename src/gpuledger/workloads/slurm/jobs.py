@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final
 
@@ -55,6 +55,35 @@ class SlurmJob:
             "array_job": self.array_job,
             "array_task": self.array_task,
         }
+
+
+def join_jobs(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+    """The jobs, each once: several slurmd of this machine can run one job, which has one user.
+
+    It has the GPUs that each of them allocated, and the facts that the processes of one of them show.
+    """
+    by_number: dict[str, list[SlurmJob]] = {}
+    for job in jobs:
+        by_number.setdefault(job.job, []).append(job)
+    joined: list[SlurmJob] = []
+    for parts in by_number.values():
+        if len({job.uid for job in parts} - {None}) > 1:
+            joined += parts
+            continue
+        with_gpus = [job for job in parts if job.devices]
+        fractions = {job.fraction for job in with_gpus}
+        joined.append(
+            replace(
+                min(parts, key=lambda job: (job.uid is None, not job.name)),
+                devices=tuple(dict.fromkeys(ref for job in parts for ref in job.devices)),
+                found_by=next((job.found_by for job in with_gpus), ""),
+                missing=next((job.missing for job in parts if job.missing), ""),
+                fraction=fractions.pop() if len(fractions) == 1 else None,
+            )
+            if len(parts) > 1
+            else parts[0]
+        )
+    return joined
 
 
 class SlurmJobs:

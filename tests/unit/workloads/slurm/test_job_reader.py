@@ -99,14 +99,41 @@ def test_a_job_of_several_slurmd_on_one_machine_is_one_job(machine: Machine) -> 
     assert len(machine.read()) == 1
 
 
-def test_jobs_of_two_users_with_one_number_are_two_jobs(machine: Machine) -> None:
-    """Two clusters on one machine; on v1 the path has the user."""
-    for pid, uid, node in ((100, 1000, "a"), (200, 2000, "b")):
-        machine.folder(f"devices/slurm_{node}/uid_{uid}/job_7/step_0/task_0", pid)
-        machine.process(pid, uid, SLURM_JOB_ID="7", SLURM_JOB_UID=str(uid), SLURM_JOB_ACCOUNT=f"of-{node}")
+ON_V1, ON_V2 = "devices/slurm_{}/uid_{}/job_7/step_0", "system.slice/{}_slurmstepd.scope/job_7/step_0"
+
+
+@pytest.mark.parametrize("path", [ON_V1, ON_V2])
+def test_jobs_of_two_users_with_one_number_are_two_jobs(machine: Machine, path: str) -> None:
+    """Two clusters on one machine."""
+    machine.gres(GRES)
+    for pid, uid, node, number in ((100, 1000, "a", "0"), (200, 2000, "b", "1")):
+        machine.folder(path.format(node, uid), pid)
+        own = {"SLURM_JOB_UID": str(uid), "SLURM_JOB_ACCOUNT": f"of-{node}", "SLURM_JOB_GPUS": number}
+        machine.process(pid, uid, SLURM_JOB_ID="7", **own)
     jobs = machine.read()
-    assert [(job.user, job.account) for job in jobs] == [("u1000", "of-a"), ("u2000", "of-b")]
+    assert [(job.user, job.account, job.devices) for job in jobs] == [
+        ("u1000", "of-a", refs("minor", "0")),
+        ("u2000", "of-b", refs("minor", "1")),
+    ]
     assert jobs.get("7") is None
+
+
+@pytest.mark.parametrize("path", [ON_V1, ON_V2])
+@pytest.mark.parametrize("knows", ["", "n"])
+def test_a_job_of_several_slurmd_has_the_gpus_of_all(machine: Machine, path: str, knows: str) -> None:
+    """Each slurmd is a node, with the GPUs that gres.conf lists for it. One part may show no facts."""
+    machine.gres("NodeName=a Name=gpu File=/dev/nvidia0\nNodeName=b Name=gpu File=/dev/nvidia1\n")
+    for pid, node, minor in ((100, "a", 0), (200, "b", 1)):
+        folder = machine.folder(path.format(node, 1000), pid)
+        (folder.parent / "devices.list").write_text(
+            f"c 195:{minor} rwm\n" if path == ON_V1 else "a *:* rwm\n"
+        )
+        name = {"SLURM_JOB_NAME": "n"} if knows or node == "b" else {}
+        own = {"SLURMD_NODENAME": node, "SLURM_STEP_GPUS": "0", "SLURM_JOB_UID": "1000"}
+        machine.process(pid, SLURM_JOB_ID="7", **own, **name)
+    job = machine.only_job()
+    assert (job.user, job.name, job.devices) == ("u1000", "n", refs("minor", "0", "1"))
+    assert job.fraction == 1
 
 
 def test_what_an_earlier_job_with_the_number_left_behind_is_not_of_the_job(machine: Machine) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpuledger.host.name_service import read_name_service
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
-from gpuledger.ledger.store.schema import ZERO_HOLD, meta_value
+from gpuledger.ledger.store.schema import ZERO_HOLD, NotALedger, SchemaTooNew, meta_value, schema_version
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
 from gpuledger.model.checks import Check, Finding, Subject, fails, skipped, warning, works
 from gpuledger.model.gpu_problems import health_findings, worst_first, xid_problems
@@ -77,9 +77,33 @@ def _check_directory(
             f"{_remedy(tried[0])}, or set another --state-dir",
         )
     else:
-        yield _check_permissions(found)
+        yield _check_file(found / "gpuledger.db") or _check_permissions(found)
         yield from _check_hold(found / "gpuledger.db", hold)
         yield from _check_xids(found / "gpuledger.db", time.time())
+
+
+def _check_file(file: Path) -> Finding | None:
+    """Check that `serve` can continue the ledger."""
+    if not file.exists():
+        return None
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            schema_version(connection)
+    except SchemaTooNew as version:
+        why = (
+            f"{file} was written by a newer gpuledger (schema {version}), so `gpuledger serve` does not start"
+        )
+        return fails(*LEDGER_DIRECTORY, why, "upgrade this gpuledger, or set another --state-dir")
+    except sqlite3.OperationalError:
+        # It is locked, or a file beside it cannot be written: neither is damage.
+        return None
+    except (NotALedger, sqlite3.DatabaseError) as error:
+        reason = str(error) or "another program wrote it"
+        why = f"{file} is no ledger ({reason}): `gpuledger serve` renames it and begins a new one"
+        return fails(*LEDGER_DIRECTORY, why, "put a backup in its place while `gpuledger serve` is stopped")
+    return None
 
 
 def _check_permissions(folder: Path) -> Finding:

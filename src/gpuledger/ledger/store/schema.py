@@ -340,18 +340,27 @@ class SchemaTooNew(Exception):
     """A later version wrote the file's schema; the message is its number."""
 
 
-def migrate_schema(connection: Connection) -> None:
-    """Migrate the file to this version. Each migration is one transaction.
+def schema_version(connection: Connection) -> int:
+    """The version of a ledger file, 0 for an empty file.
 
     Raises NotALedger and SchemaTooNew, and sqlite3.Error for problems with the file.
     """
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     if version > len(MIGRATIONS) and identity == APPLICATION_ID:
         raise SchemaTooNew(str(version))
     occupied = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if identity != APPLICATION_ID and (version or occupied):
         raise NotALedger
+    return version
+
+
+def migrate_schema(connection: Connection) -> None:
+    """Migrate the file to this version. Each migration is one transaction.
+
+    Raises as `schema_version`.
+    """
+    version = schema_version(connection)
     if not version:
         # Effective only in an empty file.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ import pytest
 from builders import gpu, reading
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
+from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
 from ledger_helpers import UNIX, Run
@@ -158,8 +162,45 @@ def test_the_xids_of_the_last_day_are_listed_with_their_action(
     assert len(list(check.run())) == 1
 
 
-def test_a_file_that_is_no_ledger_has_no_hold(tmp_path: Path) -> None:
-    (tmp_path / "gpuledger.db").write_text("not a database, but long enough for its header" * 9)
+def _made_by(script: str) -> Callable[[Path], None]:
+    def make(file: Path) -> None:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.executescript(script)
+
+    return make
+
+
+def _text(file: Path) -> None:
+    file.write_text("not a database, but long enough for its header" * 9)
+
+
+_NEWER = f"PRAGMA application_id={APPLICATION_ID};PRAGMA user_version={len(MIGRATIONS) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (_text, "is no ledger (file is not a database): `gpuledger serve` renames it"),
+        (
+            _made_by("CREATE TABLE t (x)"),
+            "is no ledger (another program wrote it): `gpuledger serve` renames",
+        ),
+        (_made_by(_NEWER), f"was written by a newer gpuledger (schema {len(MIGRATIONS) + 1})"),
+    ],
+)
+def test_a_file_that_serve_cannot_continue_fails(
+    make: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "gpuledger.db")
     (check,) = ledger_checks(StoreSettings(state_dir=str(tmp_path)), {}, made_up=False, hold=30.0)
     (found,) = check.run()
-    assert found.verdict is Verdict.WORKS
+    assert (found.verdict, found.check) == (Verdict.FAILS, "books.directory")
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    "script", ["", MIGRATIONS[0] + f";{_NEWER[: _NEWER.index(';')]};PRAGMA user_version=1"]
+)
+def test_an_empty_or_older_ledger_works(script: str, tmp_path: Path) -> None:
+    _made_by(script)(tmp_path / "gpuledger.db")
+    assert finding(str(tmp_path), tmp_path, tmp_path).verdict is Verdict.WORKS

@@ -253,7 +253,7 @@ def _gpu_lines(
     missed: Mapping[str, int],
 ) -> list[GpuLine]:
     lines = []
-    for uuid in tally.gpus.keys() | tally.watched.keys() | set(missing):
+    for uuid in tally.gpus.keys() | tally.watched.keys() | set(missing) | missed.keys():
         amount = tally.gpus.get(uuid)
         known = amount is not None or uuid not in missing
         lines.append(

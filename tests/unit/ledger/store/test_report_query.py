@@ -182,3 +182,16 @@ def test_energy_that_is_power_summed_over_time_is_reported_of_each_gpu(
     assert "or integrated from power readings" in report_table(report_of(file), 0)
     integrated = {line.key: line.integrated for line in report_of(file, by="pod").lines}
     assert integrated == {("ml", "train"): other.millijoules / 2, ("web", "chat"): other.millijoules / 2}
+
+
+def test_a_gpu_that_was_absent_throughout_is_listed_with_its_unwatched_time(tmp_path: Path) -> None:
+    """A statement's time below the total follows from its GPUs."""
+    run = Run(tmp_path)
+    for tick in range(240):
+        counters = {A: tick * 1000, B: tick * 1000}
+        run.tick(counters if tick in (0, 239) else {A: counters[A]}, seconds=50.0)
+    run.store.close()
+    hour = int(UNIX // 3600 + 1) * 3600
+    found = report_of(run.store.file, between=(hour, hour + 3600))
+    unwatched = sum(one.microseconds for one in found.unbilled if one.account == "unwatched")
+    assert sum(gpu.unwatched for gpu in found.gpus) == unwatched == 3_600_000_000

@@ -140,6 +140,8 @@ class LedgerRequests:
         from gpuledger.model.settings import build_settings
 
         who = parameters.get("of", "")
+        if not who.strip():
+            raise UsageError("of: expected KIND:NAME of a row, a name, or a process id")
         given = {name: text for name, text in parameters.items() if name != "of"}
         flags = _flags_of(given, EXPLAIN_PARAMETERS)
         values = self._values_with(flags, ExplainSettings)

@@ -290,6 +290,14 @@ GUESSES = [
 ]
 
 
+@pytest.mark.parametrize("path", ["/api/v1/explain", "/api/v1/receipt"])
+@pytest.mark.parametrize("query", ["", "?of="])
+def test_a_request_without_an_owner_says_what_is_expected(node: Node, path: str, query: str) -> None:
+    refused = node.get(path + query, "boss")
+    assert refused.status == 400
+    assert "KIND:NAME" in bytes(refused.body).decode()
+
+
 @pytest.mark.parametrize(("path", "within"), [("/api/v1/explain", DATES), ("/api/v1/receipt", RANGE)])
 @pytest.mark.parametrize("guess", GUESSES)
 def test_what_is_not_yours_is_as_if_absent(

@@ -126,7 +126,7 @@ def _scopes(root: Path) -> Iterator[Path]:
     # `unified` is the v2 hierarchy of the hybrid layout.
     for base in (root, root / "unified"):
         for pattern in _SCOPES:
-            yield from (path for path in base.glob(pattern) if _SCOPE.fullmatch(path.name))
+            yield from sorted(path for path in base.glob(pattern) if _SCOPE.fullmatch(path.name))
 
 
 def _v1_bases(root: Path) -> Iterator[Path]:

@@ -68,9 +68,9 @@ def receipt_from_parameters(
 def _target(history: History, parameters: Mapping[str, Any]) -> str:
     """The KIND:NAME that is requested. Raises ApiError."""
     who, mine = parameters["of"], parameters["mine"]
-    if (not who) == (mine is None):
+    if (who is None) == (mine is None):
         raise bad_request("of", "expected one of: of=KIND:NAME, mine=true")
-    if who:
+    if who is not None:
         return str(who)
     name = history.reader.name
     if not name:

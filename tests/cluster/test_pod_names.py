@@ -195,7 +195,7 @@ def test_without_permission_it_logs_the_missing_rule_and_assigns_no_owner(
     more = ("--kubernetes-token-file", str(token), "--node-name", "forbidden", *no_pod_logs(tmp_path))
     with running_exporter(tmp_path, GPUS, *flags, *more) as exporter:
         exporter.set_processes(GPUS[0], pid)
-        line = exporter.server.wait_line(r"403 .*")[0]
+        line = exporter.server.wait_line(r"403 from .*")[0]
         assert "pods" in line
         assert "list" in line
         exporter.wait_pod_labels(pid, NO_POD)
@@ -221,7 +221,7 @@ def test_a_rejected_token_is_reloaded_from_its_file(
         control_plane.recreate_account("gpuledger", "gpuledger")
         # A new connection makes the server check the token again.
         control_plane.server.restart()
-        exporter.server.wait_line("401")
+        exporter.server.wait_line("401 from")
         token_file.write_text(control_plane.create_token("gpuledger", "gpuledger"))
         new = fake_pods.start_process(fake_pods.create("new", "rotating"))
         exporter.set_processes(GPUS[0], old, new)

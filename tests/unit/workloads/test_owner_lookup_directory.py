@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import gpu, instance, process, reading, snapshot
+from builders import instance, process, reading, snapshot
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.snapshot import Snapshot
@@ -17,28 +17,8 @@ from gpuledger.workloads.owner_resolution import (
     OwnerFacts,
     resolve_owner,
 )
-from gpuledger.workloads.pods.pod import Pod, Pods
-
-GPU = gpu(0)
-UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
-ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
-FOUND = Workload(kind="pod", pod_uid=UID, container_id=ID, user="root", found_by="cgroup", missing="pod_name")
-
-
-TRAINER = Pod(
-    UID,
-    "ml",
-    "train-0",
-    containers={ID: "main"},
-    labels=(("team", "nlp"),),
-    controller_kind="Job",
-    controller="train",
-)
-KNOWN, NONE = Pods([TRAINER]), Pods()
-# UIDs and container ids of other pods.
-STRANGER = ("a8f5f167-f44f-4964-b6c9-98f2a5d3e901", "b" * 64)
-OUTER = ("0f0f0f0f-0001-4001-8001-00000000000a", "a" * 64)
-MINE = (UID, ID)
+from gpuledger.workloads.pods.pod import Pods
+from unit.workloads.resolved_owners import GPU, ID, KNOWN, MINE, NONE, STRANGER, UID
 
 
 def allocated(pod: str = "train-0", container: str = "main", uid: str = "") -> Allocation:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, count
 from os import environ
 from socket import gethostname
 from threading import Condition
@@ -203,10 +203,7 @@ class SeveralNodesFeed:
         keys = [(own, place) for place in (feed.url, feed.run) if place]
         name = next((self._names[key] for key in keys if key in self._names), "")
         if not name:
-            name, number = own, 1
-            while name in self._names.values():
-                number += 1
-                name = f"{own}#{number}"
+            name = _unused_name(own, self._names.values())
         self._names |= dict.fromkeys(keys, name)
         return name
 
@@ -278,12 +275,16 @@ def _joined(sources: Sequence[Mapping[str, Any]], key: str) -> str:
 
 def unique_names(names: Sequence[str]) -> list[str]:
     """The names, with a number where several are equal."""
-    seen: Counter[str] = Counter()
-    found = []
+    found: list[str] = []
     for name in names:
-        seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+        found.append(_unused_name(name, found))
     return found
+
+
+def _unused_name(name: str, used: Collection[str]) -> str:
+    """The name, with the first number that makes it another one than those that are used."""
+    numbered = (f"{name}#{number}" for number in count(2))
+    return next(one for one in chain((name,), numbered) if one not in used)
 
 
 def _on_node(row: Any, name: str) -> Any:

@@ -216,21 +216,15 @@ class IdleWeek:
             if row["account"] == "idle":
                 part = _gpu_part(row)
                 microseconds, millijoules = int(row["gpu_microseconds"] or 0), int(row["millijoules"] or 0)
-                cost = _sum_known(
-                    self._time_cost(part, node, quarter, Fraction(microseconds, MICROSECONDS_PER_HOUR)),
-                    self._energy_cost(node, quarter, millijoules),
-                )
+                hours = Fraction(microseconds, MICROSECONDS_PER_HOUR)
+                energy_cost = self._energy_cost(node, quarter, millijoules)
+                cost = _sum_known(self._time_cost(part, node, quarter, hours), energy_cost)
                 lacks = self._lacks_price(part, node, quarter) and microseconds > 0
-                unpriced = self._list.has_kwh and self._list.kwh(node.name, quarter) is None
-                total = total.plus(
-                    IdleAmount(
-                        microseconds,
-                        millijoules,
-                        cost,
-                        is_partly_priced=lacks,
-                        lacks_energy=unpriced and millijoules > 0,
-                    )
+                unpriced = self._list.has_kwh and energy_cost is None and millijoules > 0
+                amount = IdleAmount(
+                    microseconds, millijoules, cost, is_partly_priced=lacks, lacks_energy=unpriced
                 )
+                total = total.plus(amount)
         for row in answer["rows"]:
             held = float(row["held_gpu_seconds"] or 0)
             hours = Fraction(round(held), SECONDS_PER_HOUR)

@@ -162,9 +162,7 @@ def _facts(receipt: ReceiptJson) -> Iterator[ReceiptFact]:
             for name, amount in (("GPU time", total["time_cost"]), ("energy", total["energy_cost"]))
             if amount is not None
         ]
-        mark = "+" if total["unpriced_microseconds"] or total["unpriced_millijoules"] else ""
-        mark = mark or ("" if total["energy_cost"] is None else left_out)
-        value = money_text(total["cost"], currency) + mark
+        value = _cost_text(total, receipt, currency, is_measured=not left_out)
         yield ReceiptFact("cost", value, ", ".join(parts) if len(parts) > 1 else "")
     mark = "~" if total["estimated_microseconds"] else ""
     yield ReceiptFact("GPU-hours", hours_text(total["gpu_microseconds"]) + mark, _hours_detail(total))
@@ -245,10 +243,14 @@ def _gpu_table(receipt: ReceiptJson) -> ShownTable:
 
 
 def _row_cost(row: Amounts, receipt: ReceiptJson) -> str:
+    return _cost_text(row, receipt, is_measured=row["millijoules"] is not None)
+
+
+def _cost_text(row: Amounts, receipt: ReceiptJson, currency: str = "", *, is_measured: bool) -> str:
     """The cost of a row, marked if it is without a part that has no price, or was not measured."""
-    unmeasured = row["millijoules"] is None and receipt["total"]["energy_cost"] is not None
+    unmeasured = not is_measured and receipt["total"]["energy_cost"] is not None
     lacks = row["unpriced_microseconds"] or row["unpriced_millijoules"] or unmeasured
-    return money_text(row["cost"], "") + ("+" if lacks and row["cost"] is not None else "")
+    return money_text(row["cost"], currency) + ("+" if lacks and row["cost"] is not None else "")
 
 
 def _model(gpu: ReceiptGpu) -> str:

@@ -6,10 +6,10 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gpuledger.host.name_service import read_name_service
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
@@ -18,6 +18,9 @@ from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
 from gpuledger.model.checks import Check, Finding, Subject, fails, skipped, warning, works
 from gpuledger.model.gpu_problems import health_findings, worst_first, xid_problems
 from gpuledger.model.snapshot import LONGEST_INTERVAL
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 # The user of the systemd unit, and of the packages: only root can make a user with this name.
 _SERVICE_USER: Final = "gpuledger"
@@ -89,7 +92,7 @@ def _check_file(file: Path) -> Finding | None:
     import sqlite3
 
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with _reading(file) as connection:
             schema_version(connection)
     except SchemaTooNew as version:
         why = (
@@ -104,6 +107,15 @@ def _check_file(file: Path) -> Finding | None:
         why = f"{file} is no ledger ({reason}): `gpuledger serve` renames it and begins a new one"
         return fails(*LEDGER_DIRECTORY, why, "put a backup in its place while `gpuledger serve` is stopped")
     return None
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[Connection]:
+    """A connection that changes nothing. Raises sqlite3.Error."""
+    import sqlite3
+
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        yield connection
 
 
 def _check_permissions(folder: Path) -> Finding:
@@ -133,7 +145,7 @@ def _check_hold(file: Path, hold: float) -> Iterator[Finding]:
     import sqlite3
 
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with _reading(file) as connection:
             stored = float(meta_value(connection, ZERO_HOLD) or 0.0)
     except sqlite3.Error:
         # `gpuledger report` names what is wrong with the file.
@@ -155,7 +167,7 @@ def _check_xids(file: Path, unix: float) -> Iterator[Finding]:
     from gpuledger.ledger.store.tables import load_xids
 
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with _reading(file) as connection:
             rows = [row for row, _ in load_xids(connection)]
             places = connection.execute("SELECT uuid, gpu_index, pci_bus_id FROM devices").fetchall()
     except sqlite3.Error:

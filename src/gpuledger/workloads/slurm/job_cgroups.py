@@ -25,6 +25,10 @@ _V1_BASE: Final = re.compile(r"slurm(?:_.+)?")
 _SCOPE: Final = re.compile(r"(?:.+_)?slurmstepd\.scope")
 
 
+# Name, user and slurmd.
+JobKey = tuple[str, int | None, str]
+
+
 class JobCgroup(NamedTuple):
     """The cgroup directories of one job: one on cgroup v2, one per hierarchy on v1.
 
@@ -36,6 +40,11 @@ class JobCgroup(NamedTuple):
     uid: int | None
     slurmd: str
     folders: tuple[Path, ...]
+
+    @property
+    def key(self) -> JobKey:
+        """What distinguishes it from other jobs of the machine."""
+        return self.name, self.uid, self.slurmd
 
     @property
     def has_sluid(self) -> bool:
@@ -66,7 +75,7 @@ def find_job_cgroups(root: Path) -> list[JobCgroup]:
             f"no cgroup tree at {root}; mount the machine's /sys/fs/cgroup and set its path with "
             "--slurm-cgroup-root"
         )
-    found: dict[tuple[str, int | None, str], list[Path]] = {}
+    found: dict[JobKey, list[Path]] = {}
     for name, uid, slurmd, folder in (*_on_v2(root), *_on_v1(root)):
         found.setdefault((name, uid, slurmd), []).append(folder)
     return [JobCgroup(*key, tuple(folders)) for key, folders in found.items()]

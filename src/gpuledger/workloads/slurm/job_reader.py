@@ -26,6 +26,7 @@ from gpuledger.workloads.slurm.gres_conf import GpuNumbering, gpu_numbering, nod
 from gpuledger.workloads.slurm.gres_shares import GresFiles, job_fraction
 from gpuledger.workloads.slurm.job_cgroups import (
     JobCgroup,
+    JobKey,
     JobProcess,
     find_job_cgroups,
     is_populated,
@@ -194,8 +195,7 @@ class SlurmReader:
         self._user_name = user_name
         self._uid_of = uid_of
         self._read = read
-        # By name, user and slurmd, as a JobCgroup has them.
-        self._known: dict[tuple[str, int | None, str], _KnownJob] = {}
+        self._known: dict[JobKey, _KnownJob] = {}
         # The files as read, and parsed: slurm.conf of a large cluster is long.
         self._gres_raw: tuple[bytes | None, ...] = ()
         self._gres = GresFiles()
@@ -203,7 +203,7 @@ class SlurmReader:
 
     def read(self) -> SlurmJobs:
         """The jobs that run now. Raises GpuledgerError if there is no cgroup tree."""
-        known: dict[tuple[str, int | None, str], _KnownJob] = {}
+        known: dict[JobKey, _KnownJob] = {}
         stale = 0
         minors = read_text(f"{self._procfs}/driver/nvidia-caps/mig-minors")
         caps = parse_mig_capabilities(read_text(f"{self._procfs}/devices"), minors)
@@ -213,13 +213,12 @@ class SlurmReader:
                 stale += 1
                 continue
             now = (_inode(cgroup), job_steps(cgroup))
-            key = (cgroup.name, cgroup.uid, cgroup.slurmd)
-            one = self._known.get(key)
+            one = self._known.get(cgroup.key)
             if one is None or one.stamp != now or one.job.missing or not one.facts_from:
                 before, one = one, self._read_job(cgroup, now, caps, files)
                 if before is not None and before.stamp[0] == now[0]:
                     one = one.completed_by(before)
-            known[key] = one if one.has_machine_name else self._with_machine_name(one)
+            known[cgroup.key] = one if one.has_machine_name else self._with_machine_name(one)
         self._known = known
         found = SlurmJobs(join_jobs(one.job for one in known.values()), stale)
         self._log_missing_permission(forbidden="permission" in found.missing)

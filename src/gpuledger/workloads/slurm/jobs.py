@@ -86,6 +86,12 @@ def join_jobs(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
     return joined
 
 
+def _unambiguous(named: Sequence[tuple[str, SlurmJob]]) -> dict[str, SlurmJob]:
+    """The jobs by name, without names of several."""
+    counts = Counter(name for name, _ in named)
+    return {name: job for name, job in named if counts[name] == 1}
+
+
 class SlurmJobs:
     """The jobs at one moment, by number, by SLUID and by `ARRAY_TASK` as `squeue` writes it. Immutable.
 
@@ -98,11 +104,9 @@ class SlurmJobs:
         self.stale = stale
         tasks = [(f"{item.array_job}_{item.array_task}", item) for item in self.jobs if item.array_task]
         # Users can change these variables: two jobs that claim to be the same task are not known by it.
-        counts = Counter(name for name, _ in tasks)
-        self._by_name = {name: item for name, item in tasks if counts[name] == 1}
+        self._by_name = _unambiguous(tasks)
         self._by_name |= {item.sluid: item for item in self.jobs if item.sluid}
-        numbers = Counter(item.job for item in self.jobs)
-        self._by_name |= {item.job: item for item in self.jobs if numbers[item.job] == 1}
+        self._by_name |= _unambiguous([(item.job, item) for item in self.jobs])
 
     def __len__(self) -> int:
         return len(self.jobs)

@@ -35,7 +35,7 @@ OTHER = Workload("pod", "lab", "notebook-0", "jupyter", "uid-1")
 
 
 def dialect(csv: str = FEW, hostname: str = "node-1", **settings: object) -> DcgmDialect:
-    return DcgmDialect(DcgmSettings(**settings), parse_collectors(csv.encode(), "a.csv"), hostname)  # type: ignore[arg-type]
+    return DcgmDialect(DcgmSettings(**settings), parse_collectors(csv.encode(), "a.csv"), hostname)  # type: ignore[arg-type]  # any setting
 
 
 def posted(seen: Snapshot, *allocated: tuple[Device, Workload]) -> NodeState:
@@ -67,4 +67,4 @@ def rows(dcgm: DcgmDialect, seen: NodeState, name: str) -> list[tuple[Labels, fl
 
 def one_gpu(*processes: object, device: Device = CARD) -> Snapshot:
     values = {q.TEMPERATURE: 61.0, q.MEMORY_USED: 41 * GIB, q.SM_ACTIVITY: 0.25}
-    return snapshot(reading(device, *processes, values=values))  # type: ignore[arg-type]
+    return snapshot(reading(device, *processes, values=values))  # type: ignore[arg-type]  # any value

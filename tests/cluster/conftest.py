@@ -17,6 +17,7 @@ from cluster.agents import agents as agents_of
 from cluster.control_plane import Client, ControlPlane
 from cluster.exporter import RunningExporter, running_exporter
 from cluster.node import GPUS, Node
+from cluster.operators import OperatorRelease, RunningOperator, operator_release
 from cluster.pods import NAMESPACE, Pods
 from cluster.release import GPU_LABEL
 from containers.product_image import PROGRAM, build_images
@@ -196,3 +197,27 @@ def store() -> Iterator[str]:
     """URL of a VictoriaMetrics server."""
     with victoria_metrics("-maxLabelsPerTimeseries=100") as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def release(
+    control_plane: ControlPlane, folder: Path, request: pytest.FixtureRequest
+) -> Iterator[OperatorRelease]:
+    """The operator's objects in the cluster, for the tests of one file."""
+    with operator_release(control_plane, folder / request.path.stem) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def shared(release: OperatorRelease) -> Iterator[RunningOperator]:
+    """One operator for all tests of this file."""
+    with release.operators() as start:
+        yield start("--status-interval=100ms").wait_leads()
+
+
+@pytest.fixture
+def cluster(release: OperatorRelease, shared: RunningOperator) -> Iterator[OperatorRelease]:
+    """The release with a running operator. Deletes a test's resources and checks that no objects remain."""
+    yield release
+    release.delete_all()
+    assert release.managed_objects() == []

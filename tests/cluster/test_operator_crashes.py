@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from cluster.control_plane import ControlPlane
-from cluster.operators import AGENT, EXPORTER, NAMESPACE, OperatorRelease, RunningOperator, operator_release
+from cluster.operators import AGENT, EXPORTER, NAMESPACE, OperatorRelease, RunningOperator
 from gpuledger.operator.kinds import VOLUME_CLAIM_KIND
 from integration.sigterm_in_phase import PHASES
 from running import PATIENCE, wait_until
@@ -22,12 +22,6 @@ Start = Callable[..., RunningOperator]
 SIGTERM_IN_PHASE = Path(__file__).parent.parent / "integration" / "sigterm_in_phase.py"
 KILLED = (str(Path(__file__).parent / "operator_killed.py"),)
 LEASE = f"apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-
-
-@pytest.fixture(scope="module")
-def release(control_plane: ControlPlane, folder: Path) -> Iterator[OperatorRelease]:
-    with operator_release(control_plane, folder / "deaths") as made:
-        yield made
 
 
 @pytest.fixture

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import yaml
 
 from cluster.control_plane import Client, ControlPlane, is_allowed
 from cluster.document_002 import EXAMPLES
-from cluster.operators import NAMESPACE, PATHS, WHATAP, OperatorRelease, operator_release
+from cluster.operators import NAMESPACE, PATHS, WHATAP, OperatorRelease
 from gpuledger.operator.crd_definitions import whatap_agent_crd
 from running import wait_until
 from unit.operator.schemas import without_cel_rules
 
 CRDS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 WHATAP_AGENTS = "whatapagents.monitoring.whatap.com"
-
-
-@pytest.fixture(scope="module")
-def release(control_plane: ControlPlane, folder: Path) -> Iterator[OperatorRelease]:
-    with operator_release(control_plane, folder / "limits") as made:
-        yield made
 
 
 WRITE = ("create", "patch", "delete")

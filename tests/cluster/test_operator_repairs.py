@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from cluster.control_plane import ControlPlane, Json
+from cluster.control_plane import Json
 from cluster.operators import (
     AGENT,
     CRON_JOB,
@@ -17,30 +16,8 @@ from cluster.operators import (
     PATHS,
     OperatorRelease,
     RunningOperator,
-    operator_release,
 )
 from running import wait_until
-
-
-@pytest.fixture(scope="module")
-def release(control_plane: ControlPlane, folder: Path) -> Iterator[OperatorRelease]:
-    with operator_release(control_plane, folder / "repairs") as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def shared(release: OperatorRelease) -> Iterator[RunningOperator]:
-    """One operator for all tests of this file."""
-    with release.operators() as start:
-        yield start("--status-interval=100ms").wait_leads()
-
-
-@pytest.fixture
-def cluster(release: OperatorRelease, shared: RunningOperator) -> Iterator[OperatorRelease]:
-    """The release with a running operator. Deletes a test's resources and checks that no objects remain."""
-    yield release
-    release.delete_all()
-    assert release.managed_objects() == []
 
 
 def _image(body: Json) -> None:

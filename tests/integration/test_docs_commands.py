@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from getpass import getuser
 from pathlib import Path
-from time import time
+from time import strftime, time
 
 import pytest
 
@@ -221,6 +221,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             "fleet": f"http://127.0.0.1:{port}",
             "prometheus": scraping.url,
             "month": "2026-10",
+            # A Prometheus has only the samples since the test began.
+            "scraped month": strftime("%Y-%m"),
             "gpu": "1",
             "config": environment["GPULEDGER_CONFIG"],
             "textfiles": str(folder),
@@ -251,6 +253,8 @@ class Reader:
         if not command.words:
             return ""
         words = [SHORTENED.get(word, followed(word, self.places)) for word in command.words]
+        if "--prometheus" in words and "--in" in words:
+            words[words.index("--in") + 1] = self.places["scraped month"]
         self._prepare(words)
         if {words[0], " ".join(words[:2])} & ELSEWHERE.keys() or WAITING & {*words}:
             return ""

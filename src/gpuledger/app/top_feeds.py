@@ -192,7 +192,7 @@ class SeveralNodesFeed:
             raise GpuledgerError(self._errors[0])
         ordered = list(reversed(read.values()))
         named = [(self._name_of(feed, found), found) for feed, found in ordered]
-        return merge_snapshots([(name, {**found, "node": name}) for name, found in named])
+        return merge_snapshots(named)
 
     def _name_of(self, feed: RemoteFeed, snapshot: Mapping[str, Any]) -> str:
         """The name of a node. Of nodes with equal names, those that are read later get a number.
@@ -225,12 +225,11 @@ def _snapshot_or_error(feed: RemoteFeed) -> Mapping[str, Any] | GpuledgerError:
 
 
 def merge_snapshots(snapshots: Sequence[tuple[str, Mapping[str, Any]]]) -> Mapping[str, Any]:
-    """One snapshot of several nodes, each with the host of its URL. GPUs get the name of their node.
+    """One snapshot of several nodes, each with its unique name, which its GPUs get.
 
     Malformed parts are left to the parser of snapshots.
     """
-    names = unique_names([str(body.get("node") or host) for host, body in snapshots])
-    first = snapshots[0][1]
+    names = [name for name, _ in snapshots]
     bodies = [body for _, body in snapshots]
     parts = [part if isinstance(part := body.get("status"), Mapping) else {} for body in bodies]
     sources = [part if isinstance(part := body.get("source"), Mapping) else {} for body in bodies]
@@ -240,7 +239,7 @@ def merge_snapshots(snapshots: Sequence[tuple[str, Mapping[str, Any]]]) -> Mappi
         if not part.get("healthy")
     ]
     return {
-        **first,
+        **bodies[0],
         "node": ", ".join(names),
         "unix": max((body.get("unix") or 0.0 for body in bodies), default=0.0),
         "source": {
@@ -271,14 +270,6 @@ def merge_snapshots(snapshots: Sequence[tuple[str, Mapping[str, Any]]]) -> Mappi
 def _joined(sources: Sequence[Mapping[str, Any]], key: str) -> str:
     """The different texts of the nodes."""
     return ", ".join(dict.fromkeys(str(one[key]) for one in sources if one.get(key)))
-
-
-def unique_names(names: Sequence[str]) -> list[str]:
-    """The names, with a number where several are equal."""
-    found: list[str] = []
-    for name in names:
-        found.append(_unused_name(name, found))
-    return found
 
 
 def _unused_name(name: str, used: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.app.top_feeds import SeveralNodesFeed, merge_snapshots, unique_names
+from gpuledger.app.top_feeds import SeveralNodesFeed, merge_snapshots
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.terminal.settings import NodeAccessSettings
 from gpuledger.terminal.snapshot import parse_snapshot
@@ -23,7 +23,7 @@ def body(node: str, *gpus: str) -> dict[str, Any]:
 
 
 def test_gpus_and_processes_have_the_name_of_their_node() -> None:
-    merged = parse_snapshot(merge_snapshots([("a", body("gpu-1", "0", "1")), ("b", body("gpu-2", "0"))]))
+    merged = parse_snapshot(merge_snapshots([("gpu-1", body("box", "0", "1")), ("gpu-2", body("box", "0"))]))
     assert [row.place for row in merged.devices] == ["gpu-1:0", "gpu-1:1", "gpu-2:0"]
     assert [row.place for row in merged.processes] == ["gpu-1:0", "gpu-1:1", "gpu-2:0"]
     # Simulated nodes have equal UUIDs.
@@ -44,16 +44,8 @@ def test_what_differs_between_nodes_is_not_that_of_the_first() -> None:
 
 def test_the_status_names_the_node_that_is_ill() -> None:
     ill = {**body("gpu-2", "0"), "status": {"text": "stalled", "healthy": False, "readings": True}}
-    merged = parse_snapshot(merge_snapshots([("a", body("gpu-1", "0")), ("b", ill)]))
+    merged = parse_snapshot(merge_snapshots([("gpu-1", body("gpu-1", "0")), ("gpu-2", ill)]))
     assert (merged.status, merged.healthy) == ("gpu-2: stalled", False)
-
-
-@pytest.mark.parametrize(
-    ("names", "unique"),
-    [(["a", "b"], ["a", "b"]), (["a", "a", "b", "a"], ["a", "a#2", "b", "a#3"]), ([], [])],
-)
-def test_equal_names_are_numbered(names: list[str], unique: list[str]) -> None:
-    assert unique_names(names) == unique
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -80,42 +80,37 @@ def _check_directory(
             f"{_remedy(tried[0])}, or set another --state-dir",
         )
     else:
-        yield _check_file(found / "gpuledger.db") or _check_permissions(found)
-        yield from _check_hold(found / "gpuledger.db", hold)
-        yield from _check_xids(found / "gpuledger.db", time.time())
+        yield from _check_file(found, hold)
 
 
-def _check_file(file: Path) -> Finding | None:
-    """Check that `serve` can continue the ledger."""
-    if not file.exists():
-        return None
+def _check_file(folder: Path, hold: float) -> Iterator[Finding]:
+    """Check that `serve` can continue the ledger, and what the last run stored in it."""
     import sqlite3
 
+    file = folder / "gpuledger.db"
+    failure: Finding | None = None
+    contents: list[Finding] = []
     try:
-        with _reading(file) as connection:
-            schema_version(connection)
+        if file.exists():
+            with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+                schema_version(connection)
+                contents += _check_hold(connection, hold)
+                contents += _check_xids(connection, time.time())
     except SchemaTooNew as version:
         why = (
             f"{file} was written by a newer gpuledger (schema {version}), so `gpuledger serve` does not start"
         )
-        return fails(*LEDGER_DIRECTORY, why, "upgrade this gpuledger, or set another --state-dir")
+        failure = fails(*LEDGER_DIRECTORY, why, "upgrade this gpuledger, or set another --state-dir")
     except sqlite3.OperationalError:
-        # It is locked, or a file beside it cannot be written: neither is damage.
-        return None
+        # It is locked, older, or a file beside it cannot be written: none of these is damage.
+        pass
     except (NotALedger, sqlite3.DatabaseError) as error:
         reason = str(error) or "another program wrote it"
         why = f"{file} is no ledger ({reason}): `gpuledger serve` renames it and begins a new one"
-        return fails(*LEDGER_DIRECTORY, why, "put a backup in its place while `gpuledger serve` is stopped")
-    return None
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[Connection]:
-    """A connection that changes nothing. Raises sqlite3.Error."""
-    import sqlite3
-
-    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        yield connection
+        remedy = "put a backup in its place while `gpuledger serve` is stopped"
+        failure = fails(*LEDGER_DIRECTORY, why, remedy)
+    yield failure or _check_permissions(folder)
+    yield from contents
 
 
 def _check_permissions(folder: Path) -> Finding:
@@ -138,18 +133,9 @@ def _check_permissions(folder: Path) -> Finding:
     return works(*LEDGER_DIRECTORY, f"{folder} is writable")
 
 
-def _check_hold(file: Path, hold: float) -> Iterator[Finding]:
+def _check_hold(connection: Connection, hold: float) -> Iterator[Finding]:
     """Compare the configured hold with that of the last run, which follows the clients' scrape intervals."""
-    if not file.exists():
-        return
-    import sqlite3
-
-    try:
-        with _reading(file) as connection:
-            stored = float(meta_value(connection, ZERO_HOLD) or 0.0)
-    except sqlite3.Error:
-        # `gpuledger report` names what is wrong with the file.
-        return
+    stored = float(meta_value(connection, ZERO_HOLD) or 0.0)
     if stored > hold + 1:
         why = (
             f"energy.zero_hold is {hold:g} s, but a client has an interval and timeout of {stored:.0f} s: "
@@ -158,22 +144,12 @@ def _check_hold(file: Path, hold: float) -> Iterator[Finding]:
         yield warning(*LEDGER_HOLD, why, f"set energy.zero_hold to {stored:.0f}s")
 
 
-def _check_xids(file: Path, unix: float) -> Iterator[Finding]:
+def _check_xids(connection: Connection, unix: float) -> Iterator[Finding]:
     """The Xids of the last day in the ledger of the last run, with NVIDIA's recommended action."""
-    if not file.exists():
-        return
-    import sqlite3
-
     from gpuledger.ledger.store.tables import load_xids
 
-    try:
-        with _reading(file) as connection:
-            rows = [row for row, _ in load_xids(connection)]
-            places = connection.execute("SELECT uuid, gpu_index, pci_bus_id FROM devices").fetchall()
-    except sqlite3.Error:
-        # An older ledger, or one that `gpuledger report` explains.
-        return
-    for uuid, index, bus in places:
+    rows = [row for row, _ in load_xids(connection)]
+    for uuid, index, bus in connection.execute("SELECT uuid, gpu_index, pci_bus_id FROM devices"):
         yield from health_findings(index, worst_first(xid_problems(uuid, bus, rows, unix)))
 
 

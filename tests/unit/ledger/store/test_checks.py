@@ -174,6 +174,17 @@ def _text(file: Path) -> None:
     file.write_text("not a database, but long enough for its header" * 9)
 
 
+def _damaged(file: Path) -> None:
+    """A ledger with one table that cannot be read."""
+    Run(file.parent).store.close()
+    with closing(sqlite3.connect(file)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'xids'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    with file.open("r+b") as stream:
+        stream.seek((page - 1) * size)
+        stream.write(b"damage" * 9)
+
+
 _NEWER = f"PRAGMA application_id={APPLICATION_ID};PRAGMA user_version={len(MIGRATIONS) + 1}"
 
 
@@ -185,17 +196,22 @@ _NEWER = f"PRAGMA application_id={APPLICATION_ID};PRAGMA user_version={len(MIGRA
             _made_by("CREATE TABLE t (x)"),
             "is no ledger (another program wrote it): `gpuledger serve` renames",
         ),
+        (_damaged, "is no ledger (database disk image is malformed): `gpuledger serve` renames"),
         (_made_by(_NEWER), f"was written by a newer gpuledger (schema {len(MIGRATIONS) + 1})"),
     ],
 )
 def test_a_file_that_serve_cannot_continue_fails(
-    make: Callable[[Path], None], why: str, tmp_path: Path
+    make: Callable[[Path], None], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path / "gpuledger.db")
+    opened: list[object] = []
+    connect = sqlite3.connect
+    monkeypatch.setattr("sqlite3.connect", lambda *of, **how: (opened.append(of), connect(*of, **how))[1])
     (check,) = ledger_checks(StoreSettings(state_dir=str(tmp_path)), {}, made_up=False, hold=30.0)
     (found,) = check.run()
     assert (found.verdict, found.check) == (Verdict.FAILS, "books.directory")
     assert why in found.why
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class LedgerBooks:
             history,
             find_grouping(terms.by, history.devices, teams=terms.teams, node_of=lambda _: node),
             terms.prices,
-            ReportRange(begins, ends, within[1], terms.zone),
+            ReportRange(begins, ends, within[1], terms.zone, is_fixed=True),
             self._progress,
             every=terms.every,
             node=node,

@@ -170,13 +170,28 @@ def test_a_range_that_cannot_be_cut_any_more_lies_between_two(
     assert "all rows of the statement lie between" in text
 
 
-def test_a_statement_of_an_unfinished_period_lies_between_two(books: Path, verify: Verify) -> None:
-    file = statement(books, "--since", "2023-11-14", "--until", "now")
-    fill(books, range(110, 130), TRAIN)
+@pytest.mark.parametrize("since", ["2023-11-14", "2023-11-15T00:00Z"])
+@pytest.mark.parametrize("minutes", [1, 20, 90])
+@pytest.mark.parametrize("idle", ["row", "spread"])
+def test_a_statement_of_an_unfinished_period_lies_between_two(
+    since: str, minutes: int, idle: str, books: Path, verify: Verify
+) -> None:
+    file = statement(books, "--since", since, "--until", "now", "--price.idle", idle)
+    fill(books, range(110, 110 + minutes), TRAIN)
     code, text = verify(books, file)
     assert code == 1
     assert "unfinished period: the statement ends at 2023-11-15 00:03 +0000, the last posting" in text
     assert "all rows of the statement lie between" in text
+
+
+def test_idle_time_is_spread_over_the_range_of_a_statement_without_full_hours(
+    books: Path, verify: Verify
+) -> None:
+    file = statement(books, "--since", "2023-11-14T23:15Z", "--until", "2023-11-14T23:45Z")
+    code, text = verify(books, file, "--price.idle", "spread")
+    assert code == 1
+    assert "equal: the same amounts follow from the ledger" in text
+    assert "other settings: price.idle is spread, and row in the statement" in text
 
 
 @pytest.mark.parametrize("every", [(), ("--every", "hour")])

@@ -58,6 +58,7 @@ class ReportRange:
     """The range in the ledger: the quarters from `begins` to before `ends`.
 
     `until` is its end in unix seconds: a cut, or the last posting. `notes` are sentences on ends that moved.
+    `is_fixed`: it is that of a statement, and no end moves to a full hour.
     """
 
     begins: int
@@ -65,6 +66,7 @@ class ReportRange:
     until: float
     zone: tzinfo | None = None
     notes: tuple[str, ...] = ()
+    is_fixed: bool = False
 
     @property
     def since(self) -> int:

@@ -129,7 +129,7 @@ class _ReportQuery:
 
     def reports(self, groupings: Sequence[Grouping], within: ReportRange, every: str) -> list[UsageReport]:
         """Read the range once, and build its report by each grouping."""
-        if self._is_spread:
+        if self._is_spread and not within.is_fixed:
             within = full_hour_range(within, self._history.last, self._zone, self._history.cuts_around)
         parts, notes = self._parts(within, every)
         tallies = [self._tally(grouping) for grouping in groupings]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from inspect import getdoc
+from types import UnionType
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from gpuledger.web.api.json_values import OWNER
 
@@ -45,6 +47,34 @@ def object_schema(about: str, **properties: Schema) -> Schema:
         "required": list(properties),
         "additionalProperties": False,
     }
+
+
+_OF_TYPE: Final[Mapping[object, Schema]] = {str: TEXT, bool: FLAG, int: COUNT, float: POSITIVE, Any: {}}
+
+
+def schema_of(hint: Any) -> Schema:
+    """The schema of a type: of a TypedDict, its fields, and what they consist of.
+
+    In `Annotated`, a text is a description, and a pair a keyword of the schema with its value.
+    """
+    origin, parts = get_origin(hint), get_args(hint)
+    if is_typeddict(hint):
+        about = (getdoc(hint) or "").partition("\n\n")[0].replace("\n", " ")
+        fields = get_type_hints(hint, include_extras=True)
+        return object_schema(about, **{name: schema_of(part) for name, part in fields.items()})
+    if origin is Annotated:
+        found = schema_of(parts[0])
+        for more in parts[1:]:
+            keyword, value = ("description", more) if isinstance(more, str) else more
+            found = {**found, keyword: list(value) if isinstance(value, tuple) else value}
+        return found
+    if origin in (Union, UnionType):
+        return or_null(schema_of(parts[0]))
+    if origin is list:
+        return list_of(schema_of(parts[0]))
+    if origin is dict:
+        return {"type": "object", "additionalProperties": schema_of(parts[1])}
+    return _OF_TYPE[hint]
 
 
 def reference(name: str) -> Schema:

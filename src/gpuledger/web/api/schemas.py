@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from gpuledger.ledger.report.formats import SCHEMA_VERSION
+from gpuledger.ledger.report.receipt.content import ReceiptJson
 from gpuledger.model.checks import Verdict
 from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.web.api.device_schemas import DEVICE, DEVICE_OWNER, PROBLEM, THROTTLING, XID
-from gpuledger.web.api.receipt_schemas import RECEIPT
 from gpuledger.web.api.schema_parts import (
     COUNT,
     FLAG,
@@ -27,6 +27,7 @@ from gpuledger.web.api.schema_parts import (
     object_schema,
     or_null,
     reference,
+    schema_of,
 )
 
 _STATUS: Final = object_schema(
@@ -294,7 +295,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         from_books=FLAG,
         next=_NEXT,
     ),
-    "Receipt": RECEIPT,
+    "Receipt": schema_of(ReceiptJson),
     "Output": object_schema(
         "The output of a command.",
         version=VERSION,

@@ -1,74 +1,79 @@
 """The content of a receipt: the JSON document from which all its forms are made, wherever it was read.
 
 Times are unix seconds. Absent values are None: zero is a value. Money is text with ten decimals, as in
-all files of reports.
+all files of reports. The API's JSON Schema is made of these types: a text beside a type describes it there, a
+pair limits it, and the first paragraph of a class describes the object.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any, Final, TypedDict
+from typing import Annotated, Any, Final, TypedDict
+
+from gpuledger.ledger.report.receipt.settings import RULE_NAMES
+from gpuledger.model.session import BASES
 
 # It changes with the meaning of a field.
 RECEIPT_VERSION: Final = 1
 # How sure the saving of an advice is.
 EXACT, ABOUT, AT_MOST = "exact", "about", "at_most"
 
+Unix = Annotated[float, "Unix seconds."]
+Ratio = Annotated[float, ("maximum", 1)]
+Money = Annotated[str, "Money with ten decimals, or 0.", ("pattern", r"^(0|-?[0-9]+\.[0-9]{10})$")]
+
 
 class Amounts(TypedDict):
-    """The amounts of a row of `gpuledger report`, for the same range and prices.
+    """The row of a report for the same range.
 
     Those of the GPUs add up to the total, but `high_millijoules` and the seconds of instances of one GPU.
     Seconds are of whole GPUs: an instance counts by its part of the GPU.
     """
 
-    gpu_microseconds: int | None
-    estimated_microseconds: int
-    millijoules: int | None
-    measured_millijoules: int | None
-    high_millijoules: int | None
-    time_cost: str | None
-    energy_cost: str | None
-    cost: str | None
+    gpu_microseconds: Annotated[int | None, "Billed time, of whole GPUs."]
+    estimated_microseconds: Annotated[int, "Billed time of which the part of the GPU is unknown."]
+    millijoules: Annotated[int | None, "Energy; null if it was not measured."]
+    measured_millijoules: Annotated[int | None, "Lower bound, without a model."]
+    high_millijoules: Annotated[int | None, "Upper bound. Those of instances of one GPU overlap."]
+    time_cost: Money | None
+    energy_cost: Money | None
+    cost: Money | None
     unpriced_microseconds: int | None
     unpriced_millijoules: int | None
     co2_grams: float | None
     allocated_seconds: float | None
-    resident_seconds: float | None
-    active_seconds: float | None
-    held_seconds: float | None
-    unknown_seconds: float | None
+    resident_seconds: Annotated[float | None, "With a process."]
+    active_seconds: Annotated[float | None, "An engine was busy."]
+    held_seconds: Annotated[float | None, "Had it, and no engine was busy."]
+    unknown_seconds: Annotated[float | None, "Had it, and activity is not known."]
     sessions: int | None
 
 
 class DeviceBars(TypedDict):
-    """By bar: the seconds in which the owner had the device, an engine was busy, and that is not known.
+    """Seconds by bar, and the mean SM utilization.
 
-    `utilization` is the mean SM utilization (a ratio) of its processes; None where it is not known.
+    The seconds in which the owner had the device, an engine was busy, and that is not known. `utilization`
+    is of its processes; None where it is not known.
     """
 
     present: list[int]
     active: list[int]
     unknown: list[int]
-    utilization: list[float | None]
+    utilization: list[Ratio | None]
 
 
 class DeviceUsage(TypedDict):
-    """What the owners did on one device.
+    """What the owners did on one device."""
 
-    `sm_seconds` are the seconds times the SM utilization (a ratio) of the `sm_known_seconds`. `throttled` has
-    seconds by reason, of those in `throttle_known_seconds`.
-    """
-
-    memory_bytes: int | None
-    memory_peak_bytes: int | None
+    memory_bytes: Annotated[int | None, "Memory of the device."]
+    memory_peak_bytes: Annotated[int | None, "Most memory of its processes together."]
     memory_mean_bytes: float | None
-    sm_seconds: float
+    sm_seconds: Annotated[float, "SM utilization (a ratio) times seconds, of the known seconds."]
     sm_known_seconds: float
-    sm_mean: float | None
-    sm_peak: float | None
-    throttled: dict[str, float]
+    sm_mean: Ratio | None
+    sm_peak: Ratio | None
+    throttled: Annotated[dict[str, float], "Seconds with reduced clocks by reason."]
     throttle_known_seconds: float
     pcie_rx_bytes: int | None
     pcie_tx_bytes: int | None
@@ -77,51 +82,45 @@ class DeviceUsage(TypedDict):
 
 
 class ReceiptGpu(Amounts, DeviceUsage):
-    """One GPU or MIG instance; `uuid` is that of the device. `sm_share` is its part of the GPU.
+    """A GPU or MIG instance. Seconds above are of whole GPUs, those below of the device.
 
     `first_active` and `last_active` are the first and last second in which an engine was busy for the owner.
-    `wait_seconds` are those between having the device and the first of these, summed over the owner's
-    jobs there, in seconds of the device, as are `tail_seconds` after the last one and `gap_seconds`, the idle
-    ones between. None if some second around them is not known.
-
-    `begun_before`: it was there already when the range, or the ledger, begins. `unwatched_seconds` are those
-    between `begins` and `ends` in which nobody looked. `usage_complete` is False if memory and utilization
-    are not known of the first part of the time.
+    `wait_seconds`, `tail_seconds` and `gap_seconds` are summed over the owner's jobs there.
     """
 
     node: str
-    uuid: str
+    uuid: Annotated[str, "UUID of the device: of an instance its own."]
     gpu_uuid: str
     index: str
     model: str
     instance: str
     profile: str
-    sm_share: float
-    begins: float | None
-    ends: float | None
-    first_active: float | None
-    last_active: float | None
-    wait_seconds: int | None
-    gap_seconds: int | None
-    tail_seconds: int | None
-    present_seconds: int
-    begun_before: bool
-    unwatched_seconds: float
-    usage_complete: bool
+    sm_share: Annotated[Ratio, "Part of the GPU."]
+    begins: Unix | None
+    ends: Unix | None
+    first_active: Unix | None
+    last_active: Unix | None
+    wait_seconds: Annotated[int | None, "Before the first use. Null if some second before it is not known."]
+    gap_seconds: Annotated[int | None, "Known to be idle, between the first and the last use."]
+    tail_seconds: Annotated[int | None, "After the last use. Null if some second after it is not known."]
+    present_seconds: Annotated[int, "Had the device: allocated, or with a process."]
+    begun_before: Annotated[bool, "Was there already when the range, or the ledger, begins."]
+    unwatched_seconds: Annotated[float, "Between `begins` and `ends`, in which nobody looked."]
+    usage_complete: Annotated[bool, "False if memory and utilization are not known of the first part."]
     bars: DeviceBars
 
 
 class ReceiptWho(TypedDict):
-    """What the receipt is about; `explain` is the argument of `gpuledger explain` with the same row."""
+    """What the receipt is about."""
 
     kind: str
     key: list[str]
     name: str
-    explain: str
+    explain: Annotated[str, "KIND:NAME, for `gpuledger explain` and `of`."]
 
 
 class ReceiptProcess(TypedDict):
-    """A process, from its first to its last sight."""
+    """A process from its first to its last sight."""
 
     node: str
     pid: int
@@ -129,13 +128,16 @@ class ReceiptProcess(TypedDict):
     device: str
     gpu: str
     instance: str
-    begins: float
-    ends: float
+    begins: Unix
+    ends: Unix
     running: bool
 
 
 class ReceiptOwner(Amounts):
-    """One of several owners of a receipt, such as the jobs of a user; `explain` names its own receipt."""
+    """One of several owners.
+
+    Such as the jobs of a user; `explain` names its own receipt.
+    """
 
     name: str
     explain: str
@@ -143,10 +145,9 @@ class ReceiptOwner(Amounts):
 
 
 class ReceiptHost(TypedDict):
-    """CPU and memory of a job on one node, of its cgroup; `seconds` is the time over which it was read.
+    """CPU and memory of the owner's cgroup on a node.
 
-    `memory_limit_bytes` is the lowest limit that it has, `is_limited` False if that is only the size of the
-    machine.
+    `seconds` is the time over which it was read, `memory_limit_bytes` the lowest limit that it has.
     """
 
     node: str
@@ -156,11 +157,11 @@ class ReceiptHost(TypedDict):
     cores: float | None
     memory_peak_bytes: int | None
     memory_limit_bytes: int | None
-    is_limited: bool
+    is_limited: Annotated[bool, "False if the limit is only the size of the machine."]
 
 
 class BarScale(TypedDict):
-    """The time of the bars: `count` of them from `begins`, each of `step_seconds`."""
+    """The time of the bars."""
 
     begins: int
     step_seconds: int
@@ -168,24 +169,24 @@ class BarScale(TypedDict):
 
 
 class Saving(TypedDict):
-    """GPU time that need not have been billed, and its cost (without energy); None without a price.
+    """GPU time that need not have been billed, and its cost without energy.
 
     `kind` is `exact`, `about` (it rests on an estimate), or `at_most`. Savings of several pieces of advice
     can overlap.
     """
 
     gpu_microseconds: int
-    cost: str | None
-    kind: str
+    cost: Money | None
+    kind: Annotated[str, ("enum", (EXACT, ABOUT, AT_MOST))]
 
 
 class ReceiptAdvice(TypedDict):
-    """What would cost less, and why: `evidence` are sentences with the numbers of `values`.
+    """What would have cost less. `evidence` are sentences with the numbers of `values`.
 
     `gpus` are labels of the GPUs that it is about.
     """
 
-    rule: str
+    rule: Annotated[str, ("enum", RULE_NAMES)]
     text: str
     evidence: list[str]
     gpus: list[str]
@@ -194,26 +195,26 @@ class ReceiptAdvice(TypedDict):
 
 
 class ReceiptJson(TypedDict):
-    """A receipt. `begins` and `ends` are the first and last sight in the range `since` to `until`.
+    """What one owner used, GPU by GPU, with advice. `version` changes with the meaning of a field.
 
-    `owner` has the fields of the owner, None if there are several; then `owners` lists them.
+    `owner` has the fields of the owner; if there are several, `owners` lists them.
     """
 
-    version: int
+    version: Annotated[int, ("const", RECEIPT_VERSION)]
     program: str
     nodes: list[str]
     simulated: bool
-    made: float
+    made: Unix
     who: ReceiptWho
-    owner: dict[str, str] | None
-    since: float
-    until: float
-    ledger_until: float
-    begins: float | None
-    ends: float | None
+    owner: Annotated[dict[str, str] | None, "Names and facts; null for several owners."]
+    since: Unix
+    until: Unix
+    ledger_until: Annotated[Unix, "Until when the ledger has data."]
+    begins: Annotated[Unix | None, "First sight in the range."]
+    ends: Annotated[Unix | None, "Last sight in the range."]
     running: bool
-    zone: str
-    basis: str
+    zone: Annotated[str, "Time zone of the node."]
+    basis: Annotated[str, ("enum", BASES)]
     currency: str
     price_list: str | None
     total: Amounts

@@ -110,14 +110,26 @@ def _read_file(
     if not isinstance(content, dict):
         raise UsageError(f"{file}: expected a mapping of settings at the top level")
     try:
-        found = dict(_flat(content, "", file, settings))
+        found = _by_key(content, file, settings)
     except UsageError:
         # A rare key, one of another command, or an unknown one.
         settings |= settings_of(rare)
-        found = dict(_flat(content, "", file, {**settings_of(others), **settings}))
+        found = _by_key(content, file, {**settings_of(others), **settings})
     root = YamlNode(node, file)
     as_written = {key: root.find(key) for key, item in settings.items() if item.as_written}
     return found | {key: value.plain() for key, value in as_written.items() if key in found}
+
+
+def _by_key(
+    content: Mapping[object, object], file: Path, settings: Mapping[str, Setting]
+) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in _flat(content, "", file, settings):
+        # YAML sees two keys in `price: {kwh: 1}` and `price.kwh: 2`.
+        if key in found:
+            raise UsageError(f"{file}: {key} is given twice, in its section and with a dot: remove one")
+        found[key] = value
+    return found
 
 
 def _flat(

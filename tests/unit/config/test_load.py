@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -193,6 +194,34 @@ NULL_MEANS_DEFAULT = frozenset(
         ),
     }
 )
+
+
+def nested(key: str, depth: int) -> str:
+    """A key in `depth` sections, with dots for the other ones."""
+    parts = key.split(".")
+    sections, rest = parts[:depth], ".".join(parts[depth:])
+    return "".join(f"{one}: {{" for one in sections) + f"{rest}: X" + "}" * depth
+
+
+DOTTED = [
+    ("web.config.file", "web: {config: {file: X}, config.file: X}"),
+    *(
+        (item.key, f"{nested(item.key, depth)}\n{item.key}: X")
+        for group in ALL_GROUPS
+        for _, item, _ in declared_settings(group)
+        for depth in range(1, item.key.count(".") + 1)
+    ),
+]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_key_in_its_section_and_with_a_dot_is_given_twice(order: int, tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    assert len(DOTTED) > 100
+    for key, text in DOTTED:
+        file.write_text("\n".join(text.split("\n")[::order]))
+        with pytest.raises(UsageError, match=re.escape(f"{file}: {key} is given twice, in its section")):
+            load_values(ALL_GROUPS, {}, {}, file)
 
 
 def test_an_empty_key_of_a_file_is_never_the_text_none() -> None:

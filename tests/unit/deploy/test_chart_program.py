@@ -127,6 +127,21 @@ def test_a_price_list_in_the_settings_reaches_the_program(tmp_path: Path) -> Non
     assert dict(got["price.gpu_hour"][0].conditions)["from"] == "2026-01-01"
 
 
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"config": {"web.page": "full"}}, "web.page"),
+        ({"config": {"kubernetes.names": "logs"}}, "kubernetes.names"),
+        ({"config": {"dcgm.schema": "4.9", "dcgm": {"pod_uid": True}}}, "dcgm.schema"),
+    ],
+)
+def test_a_setting_that_is_given_with_a_dot_overrides_that_of_a_value(
+    values: Any, key: str, tmp_path: Path
+) -> None:
+    got = load_container_settings(main_container(values), config_of(render(values)), tmp_path)
+    assert got[key] == values["config"][key]
+
+
 def test_the_chart_knows_which_settings_need_a_restart(tmp_path: Path) -> None:
     """Settings that the chart passes as flags change the pod; the chart lists the others."""
     restart = {key for group in NODE_GROUPS.values() for key in reload_policy(group).restart}

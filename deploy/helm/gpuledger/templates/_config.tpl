@@ -86,6 +86,17 @@ kubernetes.events: kubernetes.events
 {{- with include "gpuledger.zeroHold" . -}}
 {{- $_ := set $made "energy" (dict "zero_hold" .) -}}
 {{- end -}}
+{{- /* The program refuses a key that is in its section and given with a dot. */ -}}
+{{- $flat := include "gpuledger.flatConfig" . | fromYaml -}}
+{{- range $section, $keys := $made -}}
+{{- if kindIs "map" $keys -}}
+{{- range $key := keys $keys -}}
+{{- if hasKey $flat (printf "%s.%s" $section $key) -}}
+{{- $_ := unset $keys $key -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- toYaml (mustMergeOverwrite $made (deepCopy $v.config)) -}}
 {{- end -}}
 

@@ -56,7 +56,7 @@ def program_config(naming: Naming) -> Manifest:
     hold = ceil(longest_scrape(naming))
     if hold > LedgerSettings().zero_hold and "energy.zero_hold" not in _flatten(exporter.config):
         config["energy"] = {"zero_hold": f"{hold}s"}
-    return _merge(config, to_plain(exporter.config))
+    return _merge(_without(config, _flatten(exporter.config)), to_plain(exporter.config))
 
 
 def find_overridden_keys(exporter: ExporterSpec, path: str) -> Iterator[Problem]:
@@ -90,6 +90,15 @@ def _merge(base: Manifest, overrides: Mapping[str, Any]) -> Manifest:
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
+
+
+def _without(base: Manifest, keys: Collection[str], prefix: str = "") -> Manifest:
+    """Without these keys, which `config` has with dots: the program refuses a key that is given twice."""
+    return {
+        key: _without(value, keys, f"{prefix}{key}.") if isinstance(value, dict) else value
+        for key, value in base.items()
+        if f"{prefix}{key}" not in keys
+    }
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Manifest:

@@ -67,6 +67,17 @@ OWN_POD = {
 }
 
 
+def written_config(spec: Json) -> Json:
+    """The settings in the configuration file of the exporter."""
+    (found,) = (
+        one
+        for one in rendered_objects(gpu_monitor(spec)).values()
+        if one["kind"] == "ConfigMap" and "gpuledger.yaml" in one["data"]
+    )
+    settings: Json = yaml.safe_load(found["data"]["gpuledger.yaml"])
+    return settings
+
+
 @pytest.mark.parametrize(
     ("agent", "config", "hold"),
     [
@@ -111,12 +122,25 @@ def test_new_counters_are_0_for_the_scrape_interval_of_the_agent(
         "agent": {"remoteWrite": [{"url": "http://receiver/write"}], **agent},
         "exporter": {"config": config},
     }
-    (found,) = (
-        one
-        for one in rendered_objects(gpu_monitor(spec)).values()
-        if one["kind"] == "ConfigMap" and "gpuledger.yaml" in one["data"]
-    )
-    assert yaml.safe_load(found["data"]["gpuledger.yaml"]).get("energy", {}).get("zero_hold") == hold
+    assert written_config(spec).get("energy", {}).get("zero_hold") == hold
+
+
+@pytest.mark.parametrize(
+    ("exporter", "key"),
+    [
+        ({"config": {"web.page": "full"}}, "web.page"),
+        ({"config": {"kubernetes.names": "logs"}}, "kubernetes.names"),
+        (
+            {"config": {"dcgm.collectors": "/x.csv"}, "collectors": "DCGM_FI_DEV_GPU_TEMP, gauge, t"},
+            "dcgm.collectors",
+        ),
+    ],
+)
+def test_a_setting_that_is_given_with_a_dot_overrides_that_of_a_field(exporter: Json, key: str) -> None:
+    found = written_config({"exporter": exporter})
+    section, name = key.split(".")
+    assert found[key] == exporter["config"][key]
+    assert name not in found.get(section, {})
 
 
 def test_a_setting_that_a_flag_overrides_is_a_problem_that_names_the_field() -> None:

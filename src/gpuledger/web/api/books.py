@@ -9,17 +9,17 @@ from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, Final
 
 from gpuledger.http.routes import Response
-from gpuledger.ledger.report.moments import is_age
-from gpuledger.ledger.report.ranges import RequestedRange
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.endpoints import ARCHIVE_TYPE
+from gpuledger.web.api.energy import range_between
 from gpuledger.web.api.ledger_access import LedgerAccess
 from gpuledger.web.api.responses import ApiError, bad_request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpuledger.ledger.report.ranges import RequestedRange
     from gpuledger.ledger.store.history import History
 
 # Bytes that are sent at a time.
@@ -41,7 +41,7 @@ def books_response(
 
     with ledger_access.open() as history:
         now = ledger_access.now(state, history)
-        requested = _requested_range(parameters, now, zone)
+        requested = range_between(parameters["since"], parameters["until"], now, zone)
         try:
             with work_folder(history.file.parent) as folder:
                 archive = _write_archive(history, requested, folder, node, simulated=ledger_access.simulated)
@@ -50,16 +50,6 @@ def books_response(
         except UsageError as error:
             raise bad_request("since", str(error).replace("--", "")) from None
     return Response(content_type=ARCHIVE_TYPE, headers=_HEADERS, stream=archive.open_stream)
-
-
-def _requested_range(parameters: Mapping[str, Any], now: float, zone: tzinfo) -> RequestedRange:
-    begin, end = parameters["since"], parameters["until"]
-    since, until = begin.unix(now, zone), end.unix(now, zone)
-    if since >= until:
-        raise bad_request("since", "since is not before until: the range is empty")
-    texts = (f"since={begin.text}", f"until={end.text}")
-    ages = (is_age(begin.text), is_age(end.text))
-    return RequestedRange(since, None if end.is_now else until, *texts, zone, *ages)
 
 
 def _write_archive(

@@ -24,6 +24,7 @@ from gpuledger.web.api.schema_parts import (
     or_null,
     reference,
 )
+from gpuledger.web.api.shown_quantities import HEALTH_COUNTS
 
 DEVICE_OWNER: Final = object_schema(
     "A current or recent owner of the device; seconds are counted since the program started.",
@@ -87,8 +88,13 @@ _AVAILABILITY: Final[dict[str, Schema]] = {
         described(NUMBER, "Unix seconds; null without a reservation, and for one that a command holds.")
     ),
 }
-_COUNT_OR_NULL: Final = or_null(COUNT)
 _LINKS: Final = or_null(list_of(COUNT))
+
+
+def _counts(section: str) -> dict[str, Schema]:
+    return dict.fromkeys(HEALTH_COUNTS[section], or_null(COUNT))
+
+
 DEVICE: Final = object_schema(
     "A GPU or a MIG instance.",
     **PLACE,
@@ -124,38 +130,22 @@ DEVICE: Final = object_schema(
     xids=described(list_of(reference("DeviceXid")), "The newest five; `/api/v1/xids` has all."),
     ecc=object_schema(
         "ECC errors over the life of the card, and since the driver was loaded.",
-        **dict.fromkeys(
-            ("corrected", "uncorrected", "corrected_volatile", "uncorrected_volatile"), _COUNT_OR_NULL
-        ),
+        **_counts("ecc"),
     ),
     memory_repair=object_schema(
         "Memory that was taken out of use.",
-        remapped_correctable=_COUNT_OR_NULL,
-        remapped_uncorrectable=_COUNT_OR_NULL,
-        retired_correctable=_COUNT_OR_NULL,
-        retired_uncorrectable=_COUNT_OR_NULL,
+        **_counts("memory_repair"),
         pending=or_null(described(FLAG, "A repair takes effect at the next reset.")),
         failed=or_null(FLAG),
     ),
     pcie=object_schema(
         "The PCIe link; the maxima are those of card and slot together, `generation_gpu_max` of the card.",
-        **dict.fromkeys(
-            ("generation", "generation_max", "generation_gpu_max", "width", "width_max"), _COUNT_OR_NULL
-        ),
+        **_counts("pcie"),
     ),
     nvlink=object_schema(
         "NVLinks by number; null if the driver does not report their state.",
         up=_LINKS,
         down=_LINKS,
-        **dict.fromkeys(
-            (
-                "speed_bytes_per_second",
-                "crc_flit_errors",
-                "crc_data_errors",
-                "replay_errors",
-                "recovery_errors",
-            ),
-            _COUNT_OR_NULL,
-        ),
+        **_counts("nvlink"),
     ),
 )

@@ -180,10 +180,11 @@ def requested_range(parameters: Mapping[str, Any], now: float, zone: tzinfo) -> 
         except UsageError as error:
             raise bad_request("in", str(error)) from None
         return RequestedRange(since, until, f"in={period}", f"in={period}", zone)
-    return _range_between(begin, end, now, zone)
+    return range_between(begin, end, now, zone)
 
 
-def _range_between(begin: Moment, end: Moment, now: float, zone: tzinfo) -> RequestedRange:
+def range_between(begin: Moment, end: Moment, now: float, zone: tzinfo) -> RequestedRange:
+    """The range between two moments. Raises ApiError."""
     since, until = begin.unix(now, zone), end.unix(now, zone)
     if since >= until:
         raise bad_request("since", "since is not before until: the range is empty")

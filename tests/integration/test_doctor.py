@@ -49,6 +49,15 @@ def test_without_a_gpu_doctor_names_what_is_missing_and_the_remedy() -> None:
     assert done.stdout.count("because of: NVML library") == 1
 
 
+@pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
+@pytest.mark.parametrize("source", ["auto", "nvml", "smi", "drm"])
+def test_no_remedy_of_doctor_leads_back_to_doctor(source: str) -> None:
+    done = doctor("--source", source, "--nvidia-smi-command", "no-nvidia-smi", "--format", "json")
+    failures = [one for one in json.loads(done.stdout)["findings"] if one["verdict"] == "fails"]
+    assert failures
+    assert [one for one in failures if not one["remedy"] or "doctor" in one["remedy"]] == []
+
+
 def test_the_driver_library_is_found_by_the_dynamic_loader(nvml: NvmlState) -> None:
     found = findings(doctor("--format", "json", state=nvml))
     assert found["driver.library"]["verdict"] == "works"

@@ -83,7 +83,7 @@ examples:
 
 
 # Without these there are no processes to find owners for.
-_OWNER_NEEDS = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
+_OWNER_NEEDS = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers", "drm.gpus")
 
 
 # A single reading shows throttling by its reasons, not by counters.

@@ -64,7 +64,7 @@ def owner_checks(read: Callable[[], Snapshot | None], needs: tuple[str, ...]) ->
 
 def _check_owners(snapshot: Snapshot | None) -> Iterator[Finding]:
     if snapshot is None:
-        yield warning(*_OWNERS, "no readings", "see the lines about the driver")
+        yield warning(*_OWNERS, "no readings", "see the lines above about the GPUs and their driver")
         return
     owners = {(process.pid, process.host.start): process.workload for process in snapshot.processes}
     known = sum(not owner.missing for owner in owners.values())

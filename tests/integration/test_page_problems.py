@@ -74,6 +74,29 @@ def test_each_fault_is_seen_on_its_card_on_a_small_phone(
         assert (tab.overflow(), tab.axe()) == (0, [])
 
 
+def test_long_errors_of_health_have_the_width_of_a_phone(browser: Browser, server: Server) -> None:
+    small = {**PHONE, "viewport": {"width": 360, "height": 740}}
+    with open_tab(browser, server.url, **small) as tab:
+        tab.open()
+        health = tab.section("health")
+        texts = (
+            health.locator(".verdict-line"),
+            health.locator(".parts tr", has_text="devices").locator("td").last,
+            health.locator("#xids tbody td:last-child").first,
+        )
+        for text in texts:
+            expect(text).to_contain_text(re.compile(r"\w+ \w+"))
+            box = text.bounding_box()
+            assert box is not None
+            assert box["width"] > 280
+        # The name of a program is not changed.
+        process = tab("#xids tbody td:nth-child(4)").first
+        style = "(cell) => getComputedStyle(cell, '::first-letter').textTransform"
+        assert process.evaluate(style) == "none"
+        # Half a second is not 0 s.
+        expect(health.locator(".facts-line")).to_contain_text("one every 0.5\u00a0s")
+
+
 @pytest.fixture(scope="module")
 def tab(browser: Browser, server: Server) -> Iterator[BrowserTab]:
     with open_tab(browser, server.url) as tab:

@@ -6,6 +6,8 @@ import { setName } from "./names.js";
 // Levels of doctor's verdicts; unknown and skipped checks do not count as findings.
 const LEVELS = { works: "ok", warning: "warning", fails: "failure", unknown: "unknown", skipped: "unknown" };
 const levelOf = (finding) => LEVELS[finding.level] ?? finding.level;
+// An interval can be a fraction of a second.
+const interval = (seconds) => (Number.isInteger(seconds) ? duration(seconds) : `${seconds}\u00a0s`);
 const ORDER = ["failure", "warning", "unknown", "ok"];
 
 /** The folded section in `root`; it opens automatically when the node becomes unhealthy. */
@@ -75,8 +77,8 @@ export class HealthPanel {
   }
 
   facts(answer, now) {
-    const words = [`${plural(answer.ticks, "tick")}, one every ${duration(answer.interval_seconds)}`];
-    if (answer.asked_interval_seconds !== answer.interval_seconds) words.push(`${duration(answer.asked_interval_seconds)} configured`);
+    const words = [`${plural(answer.ticks, "tick")}, one every ${interval(answer.interval_seconds)}`];
+    if (answer.asked_interval_seconds !== answer.interval_seconds) words.push(`${interval(answer.asked_interval_seconds)} configured`);
     if (answer.started) words.push(`running for ${duration(now - answer.started)}`);
     const { reload } = answer;
     if (reload?.error) words.push(`the last valid settings are in force: ${reload.error}`);

@@ -108,9 +108,9 @@ class DrmSource:
         cards = self.cards()
         if not cards and not self.selection.omission:
             raise SourceUnavailable(
-                f"no GPU of the drivers amdgpu, i915 or xe in {self._sysfs}/class/drm: see the driver of each "
-                "GPU with `lspci -k | grep -A3 -E 'VGA|3D|Display'`; load one of these (`modprobe amdgpu`, `i915` "
-                "or `xe`), or choose another --source",
+                f"no GPU of the drivers amdgpu, i915 or xe in {self._sysfs}/class/drm: see the driver of "
+                "each GPU with `lspci -k | grep -A3 -E 'VGA|3D|Display'`; load one of these (`modprobe "
+                "amdgpu`, `i915` or `xe`), or choose another --source",
                 "no_gpu",
             )
         self.selection.log_omission()

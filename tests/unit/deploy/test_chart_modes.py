@@ -60,6 +60,8 @@ def test_a_job_runs_one_pod_on_each_named_node() -> None:
     assert apart["topologyKey"] == "kubernetes.io/hostname"
     labels = made["template"]["metadata"]["labels"]
     assert apart["labelSelector"]["matchLabels"].items() <= labels.items()
+    twice = {**MATRIX["nodes named"], "cronjob": {"nodes": ["c", "a", "b", "a"]}}
+    assert job(twice) == job(MATRIX["nodes named"])
 
 
 def test_a_failing_pod_does_not_stop_the_pods_on_other_nodes() -> None:

@@ -131,6 +131,7 @@ def test_the_chart_has_the_version_of_the_program() -> None:
         ({"variant": "smi"}, f"gpuledger:{__version__}-smi"),
         ({"tag": "2.0", "variant": "smi"}, "gpuledger:2.0-smi"),
         ({"repository": "a/b", "registry": "mirror:5000"}, f"mirror:5000/a/b:{__version__}"),
+        ({"repository": "mirror:5000/a/b"}, f"mirror:5000/a/b:{__version__}"),
         ({"digest": "sha256:" + "0" * 64, "tag": "2.0"}, "gpuledger@sha256:" + "0" * 64),
     ],
 )

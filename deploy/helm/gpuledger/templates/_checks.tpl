@@ -39,6 +39,9 @@
 {{- if regexMatch "(^|/)(dcgm-exporter|nvidia_gpu_exporter|busybox|prometheus|cuda)$" $v.image.repository -}}
 {{- fail (printf "image.repository: %s is the image of another program, which does not know the flags of gpuledger; remove it, or set the repository of your copy of gpuledger" $v.image.repository) -}}
 {{- end -}}
+{{- if or (contains "://" $v.image.registry) (regexMatch "@|:[^/]*$|://" $v.image.repository) -}}
+{{- fail (printf "image: '%s' is no image reference, so no pod would start; set image.registry and image.repository without a scheme, and the version as image.tag or image.digest" (include "gpuledger.image" .)) -}}
+{{- end -}}
 {{- if and $v.web.config $v.web.existingSecret -}}
 {{- fail "web.config, web.existingSecret: both contain the web config file; set only one" -}}
 {{- end -}}

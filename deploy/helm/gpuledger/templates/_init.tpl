@@ -57,5 +57,5 @@ Every template calls this first. It adds to the root:
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- sortAlpha $names | toJson -}}
+{{- sortAlpha ($names | uniq) | toJson -}}
 {{- end -}}

@@ -60,17 +60,6 @@ class _Shares(NamedTuple):
     estimated: tuple[bool, ...]
 
 
-class _Row(NamedTuple):
-    """An account of the hour, and its microseconds by both bases, in units of the hour."""
-
-    part: GpuPart
-    account: str
-    party: Party | None
-    is_estimate: bool
-    allocation: int
-    residence: int
-
-
 def old_hour_time(gpu: GpuPart, observed: int, devices: Sequence[OldDevice]) -> Iterator[GpuTime]:
     """The watched time of one Gpu in an hour or less, by account.
 
@@ -89,20 +78,21 @@ def old_hour_time(gpu: GpuPart, observed: int, devices: Sequence[OldDevice]) -> 
     weights, rest = _weights(tuple(device.part.share for device in devices))
     shares = [_device_shares(_patterns(ones)) for ones in identified]
     unit = lcm(*(one.unit * weight.denominator for one, weight in zip(shares, weights, strict=True)))
-    rows: list[_Row] = []
+    # Their microseconds are in units of the hour.
+    rows: list[GpuTime] = []
     for device, weight, ones, found, seconds in zip(devices, weights, parties, shares, present, strict=True):
         scale = unit * weight.numerator // weight.denominator
         micro = scale // found.unit * MICRO
         rows += _owner_rows(device.part, ones, found, micro)
         empty = scale * (watched - seconds)
-        rows.append(_Row(device.part, IDLE, None, False, empty, empty + micro * found.idle))
+        rows.append(GpuTime(device.part, IDLE, None, False, empty, empty + micro * found.idle))
     uncovered = unit * rest.numerator // rest.denominator * watched
-    rows.append(_Row(gpu, UNCUT if devices else IDLE, None, False, uncovered, uncovered))
+    rows.append(GpuTime(gpu, UNCUT if devices else IDLE, None, False, uncovered, uncovered))
     by_allocation = round_parts(watched, [row.allocation for row in rows], unit)
     by_residence = round_parts(watched, [row.residence for row in rows], unit)
     for row, allocation, residence in zip(rows, by_allocation, by_residence, strict=True):
         if allocation or residence:
-            yield GpuTime(*row[:4], allocation, residence)
+            yield row._replace(allocation=allocation, residence=residence)
 
 
 @lru_cache(1024)
@@ -119,7 +109,7 @@ def _weights(shares: tuple[Fraction, ...]) -> tuple[tuple[Fraction, ...], Fracti
 
 def _owner_rows(
     part: GpuPart, parties: Sequence[PresentParty], shares: _Shares, micro: int
-) -> Iterator[_Row]:
+) -> Iterator[GpuTime]:
     """The rows of the parties; `micro` are units of the hour in a unit of the shares."""
     for one, allocation, residence, is_estimate in zip(
         parties, shares.allocation, shares.residence, shares.estimated, strict=True
@@ -128,7 +118,7 @@ def _owner_rows(
             party = one.party
             if one.allocated and not one.resident:
                 party = _none_running(party)
-            yield _Row(part, OWNER, party, is_estimate, allocation * micro, residence * micro)
+            yield GpuTime(part, OWNER, party, is_estimate, allocation * micro, residence * micro)
 
 
 @lru_cache(2048)

@@ -6,9 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import TypedDict
 
 from gpuledger.ledger.report.money import round_decimal, round_up
 from gpuledger.ledger.report.usage_report import ReportLine
+
+
+class ColumnOptions(TypedDict, total=False):
+    """Fields of a ReportColumn that differ between columns of one kind."""
+
+    always: bool
+    people: bool
+    scraped: bool
+    metered: bool
+    additive: bool
+    has_total: bool
+    unclear: bool
+    upper_bound: bool
 
 
 @dataclass(frozen=True, slots=True)

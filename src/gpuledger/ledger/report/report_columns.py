@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from operator import attrgetter
+from typing import Unpack
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_known
-from gpuledger.ledger.report.report_column import ReportColumn
+from gpuledger.ledger.report.report_column import ColumnOptions, ReportColumn
 from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.token_columns import HIDDEN_BESIDE_TOKENS, token_columns
@@ -135,42 +136,14 @@ def _money_columns(prices: Prices) -> Iterator[ReportColumn]:
         yield _energy_column("unpriced_kwh", "unpriced kWh", 3, "unpriced_millijoules")
 
 
-def _presence_column(
-    name: str,
-    heading: str,
-    amount: str,
-    *,
-    people: bool = True,
-    always: bool = False,
-    unclear: bool = False,
-) -> ReportColumn:
+def _presence_column(name: str, heading: str, amount: str, **options: Unpack[ColumnOptions]) -> ReportColumn:
     """A column of hours of whole Gpus in which each second counts once per row."""
-    return ReportColumn(
-        name,
-        heading,
-        6,
-        2,
-        attrgetter(amount),
-        SECONDS_PER_HOUR,
-        always=always,
-        people=people,
-        additive=False,
-        has_total=False,
-        unclear=unclear,
-    )
+    options["additive"] = options["has_total"] = False
+    return ReportColumn(name, heading, 6, 2, attrgetter(amount), SECONDS_PER_HOUR, **options)
 
 
 def _energy_column(
-    name: str,
-    heading: str,
-    shown: int,
-    amount: str,
-    *,
-    always: bool = False,
-    people: bool = True,
-    scraped: bool = False,
-    additive: bool = True,
-    upper_bound: bool = False,
+    name: str, heading: str, shown: int, amount: str, **options: Unpack[ColumnOptions]
 ) -> ReportColumn:
     """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown."""
     value = attrgetter(amount)
@@ -178,20 +151,8 @@ def _energy_column(
     def known(line: ReportLine) -> int | None:
         return value(line) if line.metered else None
 
-    return ReportColumn(
-        name,
-        heading,
-        9,
-        shown,
-        known,
-        MILLIJOULES_PER_KWH,
-        always=always,
-        people=people,
-        scraped=scraped,
-        metered=True,
-        additive=additive,
-        upper_bound=upper_bound,
-    )
+    options["metered"] = True
+    return ReportColumn(name, heading, 9, shown, known, MILLIJOULES_PER_KWH, **options)
 
 
 def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int) -> list[Decimal | None]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from operator import attrgetter
+from typing import Unpack
 
 from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS
-from gpuledger.ledger.report.report_column import ReportColumn
+from gpuledger.ledger.report.report_column import ColumnOptions, ReportColumn
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.token_counts import CountError, TokenCounts
 from gpuledger.ledger.report.usage_report import ReportLine
@@ -24,6 +25,7 @@ HIDDEN_BESIDE_TOKENS = frozenset(
 _MILLION = 1_000_000
 _MILLI = 1000
 Amount = Callable[[ReportLine], int | Fraction | None]
+Count = Callable[[TokenCounts], int | None]
 
 
 def token_columns(prices: Prices) -> Iterator[ReportColumn]:
@@ -38,13 +40,11 @@ def token_columns(prices: Prices) -> Iterator[ReportColumn]:
     yield _count("finished_requests", "requests", attrgetter("requests"))
     yield _bound("requests", "bound_finished_requests", "± requests")
     output, every, requests = (attrgetter(f"joined_{name}") for name in ("output", "all", "requests"))
-    yield _ratio("joules_per_output_token", "J/output", _joules, output, 4, metered=True)
-    yield _ratio("joules_per_token", "J/token", _joules, every, 4, metered=True)
-    yield _ratio("joules_per_request", "J/request", _joules, requests, 4, metered=True, people=False)
-    yield _ratio("measured_joules_per_output_token", "", _measured, output, 4, metered=True, people=False)
-    yield _ratio(
-        "high_joules_per_output_token", "", _high, output, 4, metered=True, people=False, upper_bound=True
-    )
+    yield _ratio("joules_per_output_token", "J/output", _joules, output)
+    yield _ratio("joules_per_token", "J/token", _joules, every)
+    yield _ratio("joules_per_request", "J/request", _joules, requests, people=False)
+    yield _ratio("measured_joules_per_output_token", "", _measured, output, people=False)
+    yield _ratio("high_joules_per_output_token", "", _high, output, people=False, upper_bound=True)
     for name, count in (("bound_joules_per_output_token", _output), ("bound_joules_per_token", _every)):
         yield _column(name, "", _bound_of(count), 9, 4, metered=True, people=False, upper_bound=True)
     if prices.any_price:
@@ -80,41 +80,17 @@ def per_million(cost: Fraction | None, tokens: int | None) -> Fraction | None:
 
 
 def _column(
-    name: str,
-    heading: str,
-    amount: Amount,
-    digits: int,
-    shown: int,
-    *,
-    metered: bool = False,
-    people: bool = True,
-    upper_bound: bool = False,
+    name: str, heading: str, amount: Amount, digits: int, shown: int, **options: Unpack[ColumnOptions]
 ) -> ReportColumn:
-    return ReportColumn(
-        name,
-        heading,
-        digits,
-        shown,
-        amount,
-        metered=metered,
-        people=people,
-        additive=False,
-        upper_bound=upper_bound,
-    )
+    options["additive"] = False
+    return ReportColumn(name, heading, digits, shown, amount, **options)
 
 
-def _count(
-    name: str,
-    heading: str,
-    count: Callable[[TokenCounts], int | None],
-    *,
-    people: bool = True,
-    additive: bool = True,
-) -> ReportColumn:
+def _count(name: str, heading: str, count: Count, **options: Unpack[ColumnOptions]) -> ReportColumn:
     def amount(line: ReportLine) -> int | None:
         return None if line.tokens is None else count(line.tokens)
 
-    return ReportColumn(name, heading, 0, 0, amount, people=people, additive=additive)
+    return ReportColumn(name, heading, 0, 0, amount, **options)
 
 
 def _bound(kind: str, name: str, heading: str, *, people: bool = False) -> ReportColumn:
@@ -128,27 +104,18 @@ def _bound(kind: str, name: str, heading: str, *, people: bool = False) -> Repor
 
 
 def _ratio(
-    name: str,
-    heading: str,
-    energy: Amount,
-    count: Callable[[TokenCounts], int | None],
-    shown: int,
-    *,
-    metered: bool = False,
-    people: bool = True,
-    upper_bound: bool = False,
+    name: str, heading: str, energy: Amount, count: Count, **options: Unpack[ColumnOptions]
 ) -> ReportColumn:
     def amount(line: ReportLine) -> Fraction | None:
         tokens = None if line.tokens is None else count(line.tokens)
         used = energy(line)
         return Fraction(used) / tokens if tokens and used is not None else None
 
-    return _column(name, heading, amount, 9, shown, metered=metered, people=people, upper_bound=upper_bound)
+    options["metered"] = True
+    return _column(name, heading, amount, 9, 4, **options)
 
 
-def _cost(
-    name: str, heading: str, count: Callable[[TokenCounts], int | None], prices: Prices
-) -> ReportColumn:
+def _cost(name: str, heading: str, count: Count, prices: Prices) -> ReportColumn:
     def amount(line: ReportLine) -> Fraction | None:
         return None if line.tokens is None else per_million(line.cost, count(line.tokens))
 

@@ -38,8 +38,17 @@ _AMD_UUID: Final = re.compile(r"(GPU-)([0-9a-f]{16})((?:/\d{1,2})?)")
 # PCI address and ids, and digits of the machine.
 _LOCAL_IDENTITY: Final = re.compile(r"(PCI-[0-9a-f:.]+-[0-9a-f]{4}:[0-9a-f]{4}(?:-(?=.))?)([0-9a-f]{12})?")
 _DEVICE_UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-fA-F-]{36}")
-# Words of error details such as `nvmlDeviceGetPowerUsage: GPU_IS_LOST (and 2 more)`.
-_DETAIL_WORD: Final = re.compile(r"nvml\w+|[A-Z][A-Z0-9_]+|\d+|and|more|every|call|field|index")
+# NVML's return codes, by name: any other word in capitals can be a host or a user.
+_NVML_CODE: Final = re.compile(
+    "SUCCESS|UNINITIALIZED|INVALID_ARGUMENT|NOT_SUPPORTED|NO_PERMISSION|ALREADY_INITIALIZED|NOT_FOUND"
+    "|INSUFFICIENT_(?:SIZE|POWER|RESOURCES)|DRIVER_NOT_LOADED|TIMEOUT|IRQ_ISSUE|LIBRARY_NOT_FOUND"
+    "|FUNCTION_NOT_FOUND|CORRUPTED_INFOROM|GPU_IS_LOST|RESET_REQUIRED|OPERATING_SYSTEM|LIB_RM_VERSION_MISMATCH"
+    "|IN_USE|MEMORY|NO_DATA|VGPU_ECC_NOT_SUPPORTED|FREQ_NOT_SUPPORTED|ARGUMENT_VERSION_MISMATCH|DEPRECATED"
+    r"|NOT_READY|GPU_NOT_FOUND|INVALID_STATE|RESET_TYPE_NOT_SUPPORTED|UNKNOWN|NVML_\d{1,4}"
+)
+# The other words of error details such as `nvmlDeviceGetPowerUsage: GPU_IS_LOST (and 2 more)`. A longer
+# number can be a serial.
+_DETAIL_WORD: Final = re.compile(r"nvml[A-Z]\w{,60}|\d{1,4}|and|more|every|call|field|of|index|MIG|device")
 _IDENTIFYING_COLUMN: Final = re.compile(r"uuid|guid|serial|host|chassis|name|command", re.IGNORECASE)
 _MEASUREMENT: Final = re.compile(
     r"\[?(?:N/A|Not (?:Active|Supported|Available|Found)|Active|Enabled|Disabled|Default|None|Yes|No|Success"
@@ -61,7 +70,9 @@ def _keep_word(masks: Masks, value: str) -> str:
 def _keep_error_detail(masks: Masks, value: str) -> str:
     """Keep a line that consists of calls, codes and Devices, with the Devices masked; mask any other line."""
     words = re.findall(r"[^\s:,()]+", _DEVICE_UUID.sub(" ", value))
-    if all(_DETAIL_WORD.fullmatch(word) or word in QUANTITIES for word in words):
+    if all(
+        _DETAIL_WORD.fullmatch(word) or _NVML_CODE.fullmatch(word) or word in QUANTITIES for word in words
+    ):
         return _DEVICE_UUID.sub(lambda found: masks.uuid(found[0]), value)
     return masks.name("text", value)
 

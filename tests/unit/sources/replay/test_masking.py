@@ -17,6 +17,7 @@ from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import POWER, Quantity
 from gpuledger.model.snapshot import CollectorRun, Failure, Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.sources.nvml.codes import Code
 from gpuledger.sources.replay.cgroup_masking import mask_cgroup
 from gpuledger.sources.replay.masking import RULES, Masker, parts_of, strip_arguments
 from gpuledger.sources.replay.masks import Masks
@@ -146,6 +147,37 @@ def test_values_needed_for_debugging_are_kept() -> None:
     where = after.failures[0].device
     assert where is not None
     assert after.failures[0].detail == f"{where.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"
+
+
+def detail_of(text: str) -> str:
+    failure = Failure("devices", "GPU_IS_LOST", None, text)
+    found = masked(replace(snapshot(), failures=(failure,), collected=(CollectorRun("devices", 0.1, text),)))
+    assert found.collected[0].error == found.failures[0].detail
+    return found.failures[0].detail
+
+
+# What drivers, nvidia-smi and ssh write, with the name of a machine, of a person, or a serial.
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("ssh: GPUNODE17: Permission denied", "GPUNODE17"),
+        ("GPUNODE17: UNKNOWN", "GPUNODE17"),
+        ("nvmlDeviceGetName: GPU_IS_LOST (ALICE)", "ALICE"),
+        ("nvmlDeviceGetSerial: 1652922013945: GPU_IS_LOST", "1652922013945"),
+        ("Unable to determine the device handle for GPU of ALICE: GPU is lost", "ALICE"),
+    ],
+)
+def test_a_drivers_text_with_anything_but_calls_and_codes_is_masked(text: str, secret: str) -> None:
+    assert secret not in detail_of(text)
+
+
+@pytest.mark.parametrize("code", Code)
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetName", "nvmlDeviceGetHandleByIndex_v2 of index 3", "nvmlX of MIG device 2"]
+)
+def test_calls_and_all_codes_of_nvml_are_kept(call: str, code: Code) -> None:
+    for text in (f"{call}: {code.name}", f"{call}: {code.name} (and 2 more)", f"{call}: NVML_77"):
+        assert detail_of(text) == text
 
 
 def test_masked_identifiers_keep_their_form() -> None:

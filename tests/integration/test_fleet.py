@@ -108,6 +108,17 @@ def test_three_sizes_light_and_dark(browser: Browser, lab: Lab, size: dict[str, 
         assert tab.axe() == []
 
 
+def test_the_state_of_each_node_is_read_on_a_small_phone(browser: Browser, lab: Lab) -> None:
+    with open_tab(browser, lab.fleet.url, **{**PHONE, "viewport": {"width": 360, "height": 740}}) as tab:
+        tab.open()
+        states = tab("#nodes-table tbody td.words")
+        expect(states).to_have_count(NODES + 2)
+        for box in (states.first.bounding_box(), states.last.bounding_box()):
+            assert box is not None
+            assert box["width"] > 280
+            assert box["x"] + box["width"] <= 360
+
+
 def test_names_are_text_and_long_ones_do_not_widen_the_page(browser: Browser, lab: Lab) -> None:
     evil = '<img src=x onerror="alert(1)">' + "\u202e" + "x" * 300
 

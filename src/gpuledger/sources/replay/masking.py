@@ -69,10 +69,8 @@ def _keep_word(masks: Masks, value: str) -> str:
 
 def _keep_error_detail(masks: Masks, value: str) -> str:
     """Keep a line that consists of calls, codes and Devices, with the Devices masked; mask any other line."""
-    words = re.findall(r"[^\s:,()]+", _DEVICE_UUID.sub(" ", value))
-    if all(
-        _DETAIL_WORD.fullmatch(word) or _NVML_CODE.fullmatch(word) or word in QUANTITIES for word in words
-    ):
+    words = set(re.findall(r"[^\s:,()]+", _DEVICE_UUID.sub(" ", value))) - QUANTITIES.keys()
+    if all(_DETAIL_WORD.fullmatch(word) or _NVML_CODE.fullmatch(word) for word in words):
         return _DEVICE_UUID.sub(lambda found: masks.uuid(found[0]), value)
     return masks.name("text", value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,9 @@ _ABOVE_PODS: Final = re.compile(
 )
 # Seconds. The kubelet allocates devices before it creates the cgroup of a pod; that takes less than this.
 _CREATION_SECONDS: Final = 30.0
+# Seconds. A cgroup that was there and is missing was removed, unless one read of the tree was incomplete:
+# longer than between two ticks, shorter than between two reads.
+_REMOVAL_SECONDS: Final = 8.0
 
 
 class PodCgroups:
@@ -30,29 +34,32 @@ class PodCgroups:
         self._root = str(root)
         self._clock = clock
         self._found: frozenset[str] | None = None
-        # The tree that `_missing_since` belongs to, and since when each queried pod has no cgroup: with the
-        # current tree, and with the one before.
+        # The tree that `_ends` belongs to, and from when on each queried pod has ended, infinity for one with
+        # a cgroup: with the current tree, and with the one before.
         self._queried_tree: frozenset[str] | None = None
-        self._missing_before: dict[str, float] = {}
-        self._missing_since: dict[str, float] = {}
+        self._ends_before: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
 
     def refresh(self) -> None:
         """Read the cgroup tree. Never raises."""
         self._found = pod_uids_with_cgroup(self._root)
 
     def __call__(self, uid: str) -> bool | None:
-        """Whether the pod has a cgroup; None if no tree is visible, or the cgroup may still be created."""
+        """Whether the pod has a cgroup; None if no tree is visible, or that is not yet certain."""
         found = self._found
         if found is not self._queried_tree:
             # Pods that were not queried between two refreshes are dropped.
-            self._queried_tree, self._missing_before, self._missing_since = found, self._missing_since, {}
+            self._queried_tree, self._ends_before, self._ends = found, self._ends, {}
         if found is None:
             return None
         if uid in found:
+            self._ends[uid] = inf
             return True
         now = self._clock.elapsed()
-        since = self._missing_since.setdefault(uid, self._missing_before.get(uid, now))
-        return False if now - since >= _CREATION_SECONDS else None
+        if uid not in self._ends:
+            ends = self._ends_before.get(uid, now + _CREATION_SECONDS)
+            self._ends[uid] = now + _REMOVAL_SECONDS if ends == inf else ends
+        return False if now >= self._ends[uid] else None
 
 
 def pod_uids_with_cgroup(root: str) -> frozenset[str] | None:

@@ -76,6 +76,21 @@ def test_a_pod_that_starts_late_is_distinguished_from_one_that_ended(tmp_path: P
     assert cgroups(UID) is True
     folder.rmdir()
     cgroups.refresh()
-    assert cgroups(UID) is None, "its 30 s begin when it is first missing"
-    clock.advance(30)
+    assert cgroups(UID) is None, "one read of the tree can be incomplete"
+    clock.advance(10)
+    cgroups.refresh()
     assert cgroups(UID) is False
+
+
+def test_a_cgroup_that_one_read_does_not_see_is_no_end(tmp_path: Path) -> None:
+    folder = tmp_path / f"kubepods/pod{UID}"
+    folder.mkdir(parents=True)
+    clock = FakeClock()
+    cgroups = PodCgroups(tmp_path, clock)
+    found = []
+    for there in (True, False, True, True, False):
+        folder.mkdir(exist_ok=True) if there else folder.rmdir()
+        cgroups.refresh()
+        found.append(cgroups(UID))
+        clock.advance(10)
+    assert found == [True, None, True, True, None]

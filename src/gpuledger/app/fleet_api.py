@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any, BinaryIO
@@ -35,6 +34,7 @@ class NodeBooksRefused(GpuledgerError):
 class FleetApiClient(NodeApiClient):
     """A client of one fleet. Raises UsageError as `NodeApiClient` does. Not thread-safe."""
 
+    product = "gpuledger fleet"
     flag = "--fleet"
     advice = "is gpuledger fleet running there, on that port?"
     page = _FLEET
@@ -104,18 +104,7 @@ class FleetApiClient(NodeApiClient):
         return NodeBooksRefused(message or self._describe_status(response), code)
 
     def _object(self, path: str) -> Mapping[str, Any]:
-        answer = self._get(path, {})
-        if answer.status != 200:
-            raise GpuledgerError(self._describe_status(answer))
-        try:
-            found = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise GpuledgerError(
-                f"{self.url} is not a gpuledger fleet: its answer to {path} is not an object"
-            )
-        return found
+        return self._parse_object(self._get(path, {}), path)
 
     def _describe_not_found(self) -> str:
         return f"{self.url} is not a gpuledger fleet: give the URL of `gpuledger fleet`"

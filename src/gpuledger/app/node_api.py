@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import socket
@@ -16,7 +15,13 @@ from urllib.parse import quote
 from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
 from gpuledger.http.client_access import ClientAccessSettings, create_client_context, find_login
-from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
+from gpuledger.http.client_messages import (
+    HttpRequestFailed,
+    HttpResponse,
+    basic_authorization,
+    encode_request,
+    json_error,
+)
 from gpuledger.http.hosts import base_of_redirect, host_field, parse_http_url
 from gpuledger.http.openssl import certificate_remedy, ssl_reason
 from gpuledger.model.errors import GpuledgerError
@@ -31,10 +36,11 @@ _PLAIN = "/%:@!$&'()*+,;=~"
 class NodeApiClient:
     """A client of one node's API. `timeout` is seconds per response. Not thread-safe.
 
-    `access` has the credentials and the TLS files; a user in the URL takes precedence. `flag`, `advice`
-    and `page` are for messages: the flag that has the URL, what to check, and what is read.
+    `access` has the credentials and the TLS files; a user in the URL takes precedence. For messages are
+    `product`, the server; `flag`, which has the URL; `advice`, what to check; and `page`, what is read.
     """
 
+    product = "gpuledger"
     flag = "--url"
     advice = "is gpuledger serve running there, on that port?"
     page = SNAPSHOT
@@ -53,7 +59,7 @@ class NodeApiClient:
         self._headers = {"User-Agent": f"gpuledger/{__version__}", "Accept-Encoding": "gzip"}
         pair = find_login(parts.username, parts.password, access)
         if pair is not None:
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+            self._headers["Authorization"] = basic_authorization(pair)
         self._context = create_client_context(access) if self._secure else None
         self._timeout = timeout
         self._socket: socket.socket | None = None
@@ -67,24 +73,25 @@ class NodeApiClient:
         answer = self._get(SNAPSHOT, {"If-None-Match": self._etag} if self._etag else {})
         if answer.status == 304 and self._newest:
             return self._newest
-        if answer.status != 200:
-            raise GpuledgerError(self._describe_status(answer))
-        try:
-            found = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            raise GpuledgerError(
-                f"{self.url} is not a gpuledger: its answer to {SNAPSHOT} is not JSON"
-            ) from None
-        if not isinstance(found, dict):
-            raise GpuledgerError(f"{self.url} is not a gpuledger: its answer to {SNAPSHOT} is not an object")
-        self._newest, self._etag = found, answer.headers.get("etag", "")
-        return found
+        self._newest = self._parse_object(answer, SNAPSHOT)
+        self._etag = answer.headers.get("etag", "")
+        return self._newest
 
     def close(self) -> None:
         """Close the connection. Idempotent."""
         closing, self._socket = self._socket, None
         if closing is not None:
             closing.close()
+
+    def _parse_object(self, answer: HttpResponse, path: str) -> Mapping[str, Any]:
+        """The JSON object of the answer to a path. Raises GpuledgerError."""
+        if answer.status != 200:
+            raise GpuledgerError(self._describe_status(answer))
+        with suppress(ValueError, RecursionError):
+            found = json.loads(answer.body)
+            if isinstance(found, dict):
+                return found
+        raise GpuledgerError(f"{self.url} is not a {self.product}: its answer to {path} is not a JSON object")
 
     def _get(self, path: str, headers: Mapping[str, str]) -> HttpResponse:
         reused = self._socket is not None

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
@@ -72,16 +70,11 @@ class _AnswerClient(NodeApiClient):
         """The JSON object at a path. Raises GpuledgerError with the node's reason."""
         self.page = path
         answer = self._get(f"{path}?{urlencode(parameters)}" if parameters else path, {})
-        if answer.status == 200:
-            with suppress(ValueError, RecursionError):
-                found = json.loads(answer.body)
-                if isinstance(found, dict):
-                    return found
-            raise GpuledgerError(f"{self.url} is not a gpuledger: its answer to {path} is not a JSON object")
-        code, message = json_error(answer.body)
-        if message and code not in _NO_ENDPOINT:
-            raise GpuledgerError(f"{self.url}: {message}")
-        raise GpuledgerError(self._describe_status(answer))
+        if answer.status != 200:
+            code, message = json_error(answer.body)
+            if message and code not in _NO_ENDPOINT:
+                raise GpuledgerError(f"{self.url}: {message}")
+        return self._parse_object(answer, path)
 
 
 def with_ledger_or_node(

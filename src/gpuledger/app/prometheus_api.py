@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import ssl
@@ -28,6 +27,7 @@ from urllib.request import (
     proxy_bypass,
 )
 
+from gpuledger.http.client_messages import basic_authorization
 from gpuledger.http.hosts import base_of_redirect, parse_http_url
 from gpuledger.http.openssl import certificate_remedy
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -154,7 +154,7 @@ class PrometheusClient:
         self._headers = dict(_header(text) for text in headers)
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-            self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+            self._headers["Authorization"] = basic_authorization(pair)
         self._opener = build_opener(_HttpHandler, _HttpsHandler, _NoRedirects)
 
     def query_vector(self, query: str, at: float) -> list[tuple[Labels, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
 from collections.abc import Mapping
@@ -15,7 +14,13 @@ from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.host.files import file_signature
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_access import ClientAccessSettings, create_client_context, find_login
-from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request, json_error
+from gpuledger.http.client_messages import (
+    HttpRequestFailed,
+    HttpResponse,
+    basic_authorization,
+    encode_request,
+    json_error,
+)
 from gpuledger.http.hosts import base_of_redirect, host_field
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import join_host_port, to_short_line
@@ -78,7 +83,7 @@ class NodeCredentials:
         pair = address.login or self._login
         if not pair:
             return ()
-        return (("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"),)
+        return (("Authorization", basic_authorization(pair)),)
 
     def reload(self) -> None:
         """Read changed files again; those that cannot be used leave the previous ones in force."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from base64 import b64encode
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -58,6 +59,11 @@ def encode_request(method: str, target: str, headers: Iterable[tuple[str, str]],
     if method != "GET":
         lines.append(f"Content-Length: {len(body)}")
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + body
+
+
+def basic_authorization(pair: str) -> str:
+    """The value of the Authorization header for `user:password`."""
+    return f"Basic {b64encode(pair.encode()).decode()}"
 
 
 @dataclass(slots=True)

@@ -149,9 +149,9 @@ ANSWERS = [
     (429, {}, b"", "answers 429 to /api/v1/snapshot: try again later"),
     (405, {}, b"", "answers 405 to /api/v1/snapshot: is gpuledger serve running there"),
     (503, {}, b'{"error": {"code": "x", "message": "come\\u001b back"}}', "answers 503 to .*: come back"),
-    (200, {}, b"<html>", "is not JSON"),
-    (200, {}, b"[1]", "is not an object"),
-    (200, {}, b"[" * 100_000, "is not JSON"),
+    (200, {}, b"<html>", "is not a JSON object"),
+    (200, {}, b"[1]", "/api/v1/snapshot is not a JSON object"),
+    (200, {}, b"[" * 100_000, "snapshot is not a JSON object"),
     (200, {"Content-Encoding": "gzip"}, b"not packed", "cannot read the answer"),
     (200, {"Content-Encoding": "gzip"}, gzip.compress(BODY, mtime=0)[:-9], "cannot read the answer"),
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -11,7 +10,7 @@ from typing import Final
 from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
 from gpuledger.host.files import read_at_most
 from gpuledger.host.yaml_nodes import YamlNode
-from gpuledger.http.client_messages import HttpRequestFailed
+from gpuledger.http.client_messages import HttpRequestFailed, basic_authorization
 from gpuledger.http.openssl import VERSIONS, client_context, load_cert_chain, ssl_reason
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
@@ -26,8 +25,7 @@ def authorization_value(login: Login) -> str:
     """Return the value of the Authorization header. Raises GpuledgerError."""
     if login.scheme == "Basic" and not login.user.absent:
         password = "" if login.credentials.absent else secret_text(login.credentials, "password").strip()
-        pair = f"{secret_text(login.user, 'username').strip()}:{password}"
-        return f"Basic {b64encode(pair.encode()).decode()}"
+        return basic_authorization(f"{secret_text(login.user, 'username').strip()}:{password}")
     return f"{login.scheme} {secret_header_value(login.credentials, 'credentials')}"
 
 

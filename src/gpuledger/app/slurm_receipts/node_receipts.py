@@ -44,15 +44,7 @@ class _ReceiptClient(NodeApiClient):
         answer = self._get(f"{RECEIPT_PATH}?{urlencode(query)}", {})
         if answer.status == 404 and json_error(answer.body)[0] not in ("", *_NO_API):
             return None
-        if answer.status != 200:
-            raise GpuledgerError(self._describe_status(answer))
-        try:
-            found = json.loads(answer.body)
-        except (ValueError, RecursionError):
-            found = None
-        if found is None:
-            raise GpuledgerError(f"{self.url} is not a gpuledger: its answer to {RECEIPT_PATH} is not JSON")
-        return found
+        return self._parse_object(answer, RECEIPT_PATH)
 
 
 class NodeReceipts:

@@ -92,8 +92,9 @@ FAILURES: dict[str, tuple[int, object, str]] = {
     "a password": (401, b"", "requires a login"),
     "no permission": (403, b"", "denies access"),
     "a busy ledger": (503, {"error": {"code": "no_books", "message": "locked"}}, "locked"),
-    "no JSON": (200, b"hello", "not JSON"),
-    "no receipt": (200, [1], "not a receipt"),
+    "no JSON": (200, b"hello", "not a JSON object"),
+    "no object": (200, [1], "not a JSON object"),
+    "no receipt": (200, {}, "not a receipt"),
     "another version": (200, {"version": 99}, "version 99"),
     "an incomplete receipt": (200, {"version": 1, "nodes": []}, "incomplete"),
 }

@@ -19,6 +19,7 @@ from gpuledger.ledger.report.formats import as_csv, as_json
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.ranges import UTC_DAY, parse_range
 from gpuledger.ledger.report.report_table import report_table
+from gpuledger.ledger.report.segments import full_hour_range
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, Prices, TeamSettings
 from gpuledger.ledger.report.statement.content import LEDGER
 from gpuledger.ledger.report.statement.terms import StatementTerms
@@ -70,6 +71,9 @@ def make_report(
     # An unknown grouping is reported before an empty range.
     grouping = find_grouping(terms.by, history.devices, teams=terms.teams, node_of=lambda _: node)
     within = resolve_watched_range(history, requested)
+    if terms.prices.idle != build_settings(Prices, values).idle:
+        # The range is that of the other formats.
+        within = full_hour_range(within, history.last, terms.zone, history.cuts_around)
     found = build_report(history, grouping, terms.prices, within, progress, every=terms.every, node=node)
     notes = (SIMULATED,) if is_simulated(history) else ()
     return MadeReport(found, requested, LEDGER, history.file.name, notes)

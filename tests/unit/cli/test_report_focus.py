@@ -111,3 +111,23 @@ def test_days_are_given_and_the_account_can_be_named(books: Path, capsys: pytest
     assert {row["BillingAccountId"] for row in charges(capsys, books, "--account", "lab")} == {"lab"}
     assert main(["report", "--state-dir", str(books), *PRICED, "--format", "focus", "--every", "day"]) == 2
     assert "--format focus has rows for each UTC day: omit --every" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata"])
+@pytest.mark.parametrize("since", ["22:14", "22:35", "23:05"])
+def test_the_charges_are_those_of_the_csv_with_idle_time_as_rows_and_spread(
+    books: Path, capsys: pytest.CaptureFixture[str], zone: str, since: str
+) -> None:
+    """`price.idle: spread` moves both ends to full hours, in FOCUS too."""
+    range_ = ("--since", f"2023-11-14T{since}Z", "--until", "2023-11-15T00:52Z", "--report.timezone", zone)
+    for idle in ("row", "spread"):
+        words = (*range_, "--price.idle", idle)
+        rows = charges(capsys, books, *words)
+        expected = list(csv.DictReader(io.StringIO(output(capsys, books, "--format", "csv", *words))))
+        for name, column in (
+            ("x_GpuMicroseconds", "gpu_microseconds"),
+            ("x_Millijoules", "millijoules"),
+            ("BilledCost", "cost"),
+        ):
+            amounts = [Decimal(row[name] or 0) for row in rows]
+            assert sum(amounts) == sum(Decimal(row[column] or 0) for row in expected), (idle, name)

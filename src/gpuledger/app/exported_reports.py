@@ -23,10 +23,9 @@ from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.watched_range import NothingWatched, resolve_watched_range
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.text import list_some
 
 Progress = Callable[[str, float], None]
-# Nodes named in a note.
-_NAMED = 4
 
 
 def load_exports(folder: str) -> list[Export]:
@@ -167,8 +166,7 @@ def _partly(progress: Progress, number: int, count: int) -> Progress:
 
 def _empty_notes(nodes: Sequence[str]) -> Iterator[str]:
     if nodes:
-        more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-        yield f"Nothing was watched in this range on {', '.join(nodes[:_NAMED])}{more}."
+        yield f"Nothing was watched in this range on {list_some(nodes)}."
 
 
 def _nothing_watched(exports: Sequence[Export], requested: RequestedRange) -> str:

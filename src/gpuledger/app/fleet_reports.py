@@ -28,6 +28,7 @@ from gpuledger.ledger.report.tokens.token_report import report_with_tokens
 from gpuledger.ledger.report.usage_report import Period, UsageReport
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.text import list_some
 
 
 def report_from_prometheus(
@@ -99,10 +100,10 @@ def _hold_notes(short: Mapping[str, tuple[float, float]]) -> Iterator[str]:
     if not short:
         return
     hold, interval = max(short.values(), key=lambda one: one[1] - one[0])
-    names = ", ".join(sorted(short)[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
     yield (
-        f"{names}: new counters are 0 for {hold:.0f} s, but the scrape interval is {interval:.0f} s, so what "
-        "short jobs used is unseen. Set energy.zero_hold to the interval and its timeout."
+        f"{list_some(sorted(short))}: new counters are 0 for {hold:.0f} s, but the scrape interval is "
+        f"{interval:.0f} s, so what short jobs used is unseen. Set energy.zero_hold to the interval and its "
+        "timeout."
     )
 
 

@@ -23,6 +23,7 @@ from gpuledger.ledger.report.ranges import RequestedRange
 from gpuledger.ledger.report.statement.terms import StatementTerms, parse_terms
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.text import list_some
 from gpuledger.terminal.fleet_picture import FleetNodeRow, FleetPicture
 
 # Nodes that export at the same time: they are different machines, and the fleet passes their rows through.
@@ -247,10 +248,9 @@ def _notes(found: NodeExports, picture: FleetPicture, requested: RequestedRange)
         # The fleet gives only the message: the list cannot be read, or some of its entries are wrong.
         yield f"Nodes can be missing, because a list of nodes or some of its entries cannot be read: {error}."
     if found.empty:
-        more = f" and {len(found.empty) - _NAMED} more" if len(found.empty) > _NAMED else ""
-        yield f"Nothing was watched in this range on {', '.join(found.empty[:_NAMED])}{more}."
+        yield f"Nothing was watched in this range on {list_some(found.empty, _NAMED)}."
     if found.twice:
-        yield f"Listed under two addresses, and counted once: {', '.join(found.twice[:_NAMED])}."
+        yield f"Listed under two addresses, and counted once: {list_some(found.twice, _NAMED)}."
 
 
 def _missing_note(one: MissingNodeRows, picture: FleetPicture, requested: RequestedRange) -> str:

@@ -23,7 +23,7 @@ from gpuledger.ledger.report.receipt.merging import merge_receipts
 from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
-from gpuledger.model.text import to_short_line
+from gpuledger.model.text import list_some, to_short_line
 
 _ABOUT = """\
 Receipts of Slurm jobs on several nodes. Run it where Slurm's commands are, on one machine of the cluster.
@@ -108,7 +108,7 @@ def _find_job(rows: Sequence[JobRow], name: str) -> JobRow:
     """The job with this id. The number of an array is also that of its last task, so it names none."""
     tasks = [job.name for job in rows if job.name.startswith(f"{name}_")]
     if tasks:
-        raise GpuledgerError(f"{name} is an array: name one of its tasks ({', '.join(tasks[:8])})")
+        raise GpuledgerError(f"{name} is an array: name one of its tasks ({list_some(tasks, 8)})")
     found = [job for job in rows if name in (job.name, job.number)]
     if not found:
         raise GpuledgerError(f"Slurm's accounting has no job {name} that has begun (sacct -j {name})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from re import compile as pattern
 from typing import Final
 
@@ -42,6 +42,14 @@ def escape_to_one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def list_some(names: Iterable[str], most: int = 4, separator: str = ", ") -> str:
+    """Returns the first names in one line, and how many more there are: `a, b and 3 more`."""
+    listed = list(names)
+    more = len(listed) - most
+    shown = separator.join(map(escape_to_one_line, listed[:most]))
+    return f"{shown}{';' * (separator == '; ')} and {more:,} more" if more > 0 else shown
 
 
 def to_short_line(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from gpuledger.kubernetes.fields import mappings_at
 from gpuledger.kubernetes.object_client import Json
-from gpuledger.model.text import clean_name
+from gpuledger.model.text import clean_name, list_some
 from gpuledger.operator.render_context import DEFAULT_RECEIVERS
 from gpuledger.operator.rollout import Rollout
 
@@ -40,9 +40,7 @@ class Condition:
 
 def join_messages(lines: Iterable[str], most: int = _MAX_LINES, length: int = _MAX_MESSAGE_LENGTH) -> str:
     """The messages as one text, limited in number and length."""
-    listed = list(lines)
-    more = f"; and {len(listed) - most} more" if len(listed) > most else ""
-    return clean_name("; ".join(listed[:most]) + more, length)
+    return clean_name(list_some(lines, most, "; "), length)
 
 
 def build_conditions(

@@ -13,6 +13,7 @@ from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import ProcessType
 from gpuledger.model.quantities import ENGINE_ACTIVITY, PROFILING, UTILIZATION
 from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.text import list_some
 from gpuledger.selftest.folding import GpuVerdict, fold
 from gpuledger.selftest.meters import format_time
 from gpuledger.selftest.observation import Observation
@@ -41,7 +42,7 @@ _REPLACED: Final = (
     "nvmlDeviceGetRunningProcessDetailList",
 )
 _NO_GPM: Final = "NVML has none (before Hopper, and in some vGPU guests); --dcgm-exporter-url reads DCGM's"
-_MOST_NAMED: Final = 6
+MOST_NAMED: Final = 6
 _REPORT: Final = "attach the report (--report FILE) to an issue"
 # The remedy of `doctor` for calls that return NO_PERMISSION.
 _AS_ROOT: Final = "run as root; in a container also without dropped capabilities"
@@ -54,7 +55,7 @@ def check_functions(observation: Observation) -> Iterator[Finding]:
     if lost:
         yield warning(
             *FUNCTIONS,
-            f"driver {version} lacks {name_some(lost)}: the values that they return are omitted",
+            f"driver {version} lacks {list_some(lost, MOST_NAMED)}: the values that they return are omitted",
             "to get these values, use a driver that has the functions; nothing else depends on them",
         )
     elif observation.missing:
@@ -62,12 +63,6 @@ def check_functions(observation: Observation) -> Iterator[Finding]:
         yield works(*FUNCTIONS, why)
     else:
         yield works(*FUNCTIONS, f"driver {version} has every function that gpuledger looked for")
-
-
-def name_some(names: tuple[str, ...] | list[str]) -> str:
-    """The first names, and the number of the others."""
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def device_name(device: Device) -> str:
@@ -102,7 +97,7 @@ def check_values(observation: Observation) -> Iterator[Finding]:
         why = f"{invalid} impossible values in {len(observation.snapshots)} readings; they are left out"
         yield warning(*VALUES, why, f"update the driver; {_REPORT}")
     if failed:
-        yield warning(*VALUES, f"calls failed: {name_some(list(failed))}", _remedy_of(failed))
+        yield warning(*VALUES, f"calls failed: {list_some(failed, MOST_NAMED)}", _remedy_of(failed))
     if not (invalid or failed or down):
         values = sum(len(reading.values) for reading in observation.last.values())
         yield works(

@@ -19,7 +19,8 @@ from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.selftest.driver_checks import device_name, name_some
+from gpuledger.model.text import list_some
+from gpuledger.selftest.driver_checks import MOST_NAMED, device_name
 from gpuledger.sources.smi.cell_values import absent_reason
 
 NUMBERS: Final = Subject("selftest.nvidia_smi", "numbers of nvidia-smi")
@@ -253,13 +254,14 @@ def check_numbers(result: SmiComparison) -> Iterator[Finding]:
         tries = f"{result.tries} {'try' if result.tries == 1 else 'tries'}"
         if result.is_cut:
             tries += f" (nvidia-smi is slow: no more after {LIMIT:.0f} s)"
-        why = f"{name} of nvidia-smi and gpuledger, in {tries}: {name_some(texts)}"
+        why = f"{name} of nvidia-smi and gpuledger, in {tries}: {list_some(texts, MOST_NAMED)}"
         yield verdict(*NUMBERS, why, _REPORT)
     only_smi = sorted(
         {one.name for one in result.numbers.values() if one.theirs and not one.ours and not one.column}
     )
     if only_smi:
-        why = f"nvidia-smi has {name_some(only_smi)}, and gpuledger does not read them on this GPU"
+        some = list_some(only_smi, MOST_NAMED)
+        why = f"nvidia-smi has {some}, and gpuledger does not read them on this GPU"
         yield warning(*NUMBERS, why, "attach the report (--report FILE) to an issue")
     if not compared:
         yield skipped(*NUMBERS, "nvidia-smi printed no number that gpuledger reads")
@@ -272,7 +274,7 @@ def check_processes(result: SmiComparison) -> Iterator[Finding]:
     if result.unavailable is not None:
         yield skipped(*PROCESSES, f"because of: {NUMBERS.what}")
     elif result.differing_processes:
-        why = f"{name_some(result.differing_processes)}"
+        why = list_some(result.differing_processes, MOST_NAMED)
         verdict = warning if result.is_cut else fails
         yield verdict(*PROCESSES, why, _REPORT)
     elif not result.processes and result.hidden:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from gpuledger.model.text import list_some
 from gpuledger.terminal import number_format
 from gpuledger.terminal.fleet_picture import FleetGpu, FleetNodeRow, FleetPicture
 from gpuledger.terminal.layout import (
@@ -240,11 +241,7 @@ def _node_columns(
 
 def _node_notes(nodes: Iterable[FleetNodeRow]) -> list[str]:
     simulated = [node.name for node in nodes if node.simulated]
-    return (
-        [f"Simulated data: {', '.join(simulated[:5])}{' ...' if len(simulated) > 5 else ''}"]
-        if simulated
-        else []
-    )
+    return [f"Simulated data: {list_some(simulated, 5)}"] if simulated else []
 
 
 def _holders(gpus: Iterable[FleetGpu]) -> list[_Holder]:

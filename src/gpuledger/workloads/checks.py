@@ -8,10 +8,10 @@ from typing import Final
 from gpuledger.model.checks import Check, Finding, Subject, warning, works
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.text import list_some
 
 _OWNERS: Final = Subject("owners", "owners of processes")
 
-_SHOWN: Final = 5
 _HOST_PIDS: Final = "let gpuledger see the host's pids (Kubernetes: hostPID: true; Docker: --pid=host)"
 _CGROUPS: Final = (
     "run gpuledger in the host's cgroup namespace (Docker: --cgroupns=host), or mount the host's /proc and "
@@ -91,12 +91,11 @@ def _has_number_only(process: GpuProcess) -> bool:
 
 
 def _numbers_only(uids: Sequence[str]) -> Finding:
-    listed = ", ".join(uids[:_SHOWN]) + (f" and {len(uids) - _SHOWN} more" if len(uids) > _SHOWN else "")
     noun = "user has" if len(uids) == 1 else "users have"
     return warning(
         f"{_OWNERS.check}.user_names",
         "names of GPU users",
-        f"{len(uids)} {noun} only a number: {listed}",
+        f"{len(uids)} {noun} only a number: {list_some(uids, 5)}",
         f"if `getent passwd {uids[0]}` on the machine has a name: --name-service true, or in a container "
         "`getent passwd > FILE` on the machine, mount FILE, and --passwd-file FILE",
     )

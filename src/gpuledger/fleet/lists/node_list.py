@@ -13,6 +13,7 @@ from gpuledger.fleet.node_address import NODE_PORT, NodeAddress, parse_node_addr
 from gpuledger.host.files import read_at_most
 from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml
 from gpuledger.model.errors import GpuledgerError, UsageError, collect_errors, raise_errors
+from gpuledger.model.text import list_some
 
 # Bytes of a list: some ten thousand nodes.
 LONGEST_LIST = 4 << 20
@@ -40,9 +41,7 @@ class InvalidEntries(UsageError):
     """Some entries of a list are no nodes; `nodes` are those of the others."""
 
     def __init__(self, nodes: Sequence[NodeAddress], errors: Sequence[UsageError]) -> None:
-        more = len(errors) - _QUOTED_ENTRIES
-        quoted = "; ".join(map(str, errors[:_QUOTED_ENTRIES]))
-        super().__init__(f"{quoted}; and {more:,} more" if more > 0 else quoted)
+        super().__init__(list_some(map(str, errors), _QUOTED_ENTRIES, "; "))
         self.nodes = nodes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from gpuledger.ledger.report.usage_report import (
     UsageReport,
     sum_lines,
 )
+from gpuledger.model.text import list_some
 
 
 class NodeReport(NamedTuple):
@@ -165,14 +166,7 @@ def _notes(reports: Sequence[NodeReport]) -> tuple[str, ...]:
         for note in dict.fromkeys(report.notes):
             nodes[note].append(node)
     return tuple(
-        note if len(reports) == 1 or len(named) == len(reports) else f"{_listed(named)}: {note}"
+        note if len(named) == len(reports) else f"{list_some(dict.fromkeys(named))}: {note}"
         for note, named in nodes.items()
     )
 
-
-_NAMED = 4
-
-
-def _listed(nodes: Collection[str]) -> str:
-    names = list(dict.fromkeys(nodes))
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -26,6 +26,7 @@ from gpuledger.ledger.report.price_rules import (
 )
 from gpuledger.ledger.report.settings import NO_ENERGY_PRICE, NO_TIME_PRICE, Prices
 from gpuledger.ledger.zone_hours import local_time
+from gpuledger.model.text import list_some
 
 GPU_HOUR_KEY, KWH_KEY, PUE_KEY, CO2_KEY = "price.gpu_hour", "price.kwh", "pue", "co2.g_per_kwh"
 # What happens where no entry applies.
@@ -260,10 +261,9 @@ def _meaning(table: _Table) -> Iterator[tuple[object, ...]]:
 
 def _hidden_entries(table: _Table) -> Iterator[str]:
     for rule, first in table.hidden:
-        names = " and ".join(str(other.entry) for other in first[:_NAMED])
-        more = f" and {len(first) - _NAMED} more" if len(first) > _NAMED else ""
+        names = list_some((str(other.entry) for other in first), _NAMED, " and ")
         yield (
-            f"{table.key}: {rule.entry} never applies, because {names}{more} "
+            f"{table.key}: {rule.entry} never applies, because {names} "
             f"{'match' if len(first) > 1 else 'matches'} first; move it up, or remove it"
         )
 

@@ -9,8 +9,8 @@ from typing import Final
 from gpuledger.model.checks import Check, Finding, Subject, skipped, warning, works
 from gpuledger.model.devices import Device
 from gpuledger.model.source import Clock
-from gpuledger.model.text import escape_to_one_line
-from gpuledger.workloads.job_map.job_map_reader import JobMapReader, find_map_problems, listed_names
+from gpuledger.model.text import escape_to_one_line, list_some
+from gpuledger.workloads.job_map.job_map_reader import JobMapReader, find_map_problems
 from gpuledger.workloads.job_map.settings import JobMapSettings
 
 _JOB_MAP: Final = Subject("job_map.directory", "job-mapping directory")
@@ -48,7 +48,7 @@ def _check_job_map(directory: str, clock: Clock, devices: Sequence[Device] | Non
         yield warning(*_JOB_MAP, f"{directory} has no file for a GPU", _NAME_FILES)
     if found.strange:
         yield warning(
-            *_FILES, f"names of no GPU: {listed_names(found.strange)}", f"{_NAME_FILES}; remove the others"
+            *_FILES, f"names of no GPU: {list_some(found.strange)}", f"{_NAME_FILES}; remove the others"
         )
     for name, problem in found.damaged[:_SHOWN]:
         remedy = "let the prolog write one job id per line, readable to gpuledger"
@@ -57,7 +57,7 @@ def _check_job_map(directory: str, clock: Clock, devices: Sequence[Device] | Non
         return
     problems = find_map_problems(found, devices)
     if problems.unknown:
-        why = f"no GPU of this machine has these names, or several have: {listed_names(problems.unknown)}"
+        why = f"no GPU of this machine has these names, or several have: {list_some(problems.unknown)}"
         yield warning(*_FILES, why, "use one directory per node, and full UUIDs; remove files of other nodes")
     for pair in problems.contradicting[:_SHOWN]:
         first, other = map(escape_to_one_line, pair)

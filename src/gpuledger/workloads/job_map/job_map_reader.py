@@ -23,7 +23,7 @@ from gpuledger.host.files import ReadFile, read_at_most
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.model.text import decode_utf8, escape_to_one_line, to_short_line
+from gpuledger.model.text import decode_utf8, list_some, to_short_line
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex, DeviceRef
 from gpuledger.workloads.job_map.file_names import is_device_folder, is_leftover, parse_file_name
@@ -37,7 +37,6 @@ _JOB: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\[\]@:+-]{0,63}", re.ASCII)
 _SETTLE_SECONDS: Final = 1.0
 _MAX_BYTES: Final = 64 * 1024
 _MOST_STRANGE: Final = 1000
-_NAMED: Final = 5
 _IDLE: Final = frozenset({"", "0"})
 
 
@@ -246,12 +245,6 @@ def find_map_problems(jobs: JobMap, devices: Sequence[Device]) -> MapProblems:
     return MapProblems(tuple(dict.fromkeys(unknown)), tuple(sorted(contradicting)))
 
 
-def listed_names(names: Sequence[str]) -> str:
-    """The first names of files in one line, and how many there are more."""
-    shown = ", ".join(escape_to_one_line(name) for name in names[:_NAMED])
-    return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
-
-
 class IgnoredFilesLog:
     """Logs files that are ignored, because they name no GPU that is read here, when they are new."""
 
@@ -267,6 +260,6 @@ class IgnoredFilesLog:
             log.warning(
                 "job-mapping files are ignored, because no GPU that is read here has their names, or several "
                 "have: %s; `gpuledger doctor` has the remedy",
-                listed_names(new),
+                list_some(new),
             )
         self._logged = ignored

@@ -21,6 +21,7 @@ from gpuledger.model.checks import (
 )
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.text import list_some
 from gpuledger.workloads.pod_resources.allocation_matching import (
     MatchResult,
     claim_uses,
@@ -152,7 +153,7 @@ def _matched(outcome: MatchResult) -> Iterator[Finding]:
     unmatched = sorted(outcome.unmatched, key=lambda item: item[1].form)
     for form, group in groupby(unmatched, key=lambda item: item[1].form):
         items = list(group)
-        ids = ", ".join(_device_id(allocation) for allocation, _ in items[:_SHOWN])
+        ids = list_some((_device_id(allocation) for allocation, _ in items), _SHOWN)
         yield warning(
             *_DEVICES,
             f"{len(items)} match no GPU here, parsed as {form}: {ids} ({items[0][1].why})",

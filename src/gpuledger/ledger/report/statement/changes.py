@@ -19,7 +19,7 @@ from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.session import PROCESS
-from gpuledger.model.text import escape_to_one_line
+from gpuledger.model.text import escape_to_one_line, list_some
 from gpuledger.model.workload import UNKNOWN
 
 # Rows and GPUs that a reason names; all changed rows are listed below the reasons.
@@ -348,8 +348,7 @@ def _price_text(
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return (", ".join(names[:_NAMED]) or "no row") + more
+    return list_some(names, _NAMED) or "no row"
 
 
 def row_text(name: RowName) -> str:

@@ -10,7 +10,7 @@ from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.tokens.gateway_tokens import GatewayFindings
 from gpuledger.ledger.report.tokens.token_gateways import TokenGateway
 from gpuledger.ledger.report.tokens.token_sources import REQUESTS
-from gpuledger.model.text import escape_to_one_line
+from gpuledger.model.text import escape_to_one_line, list_some
 
 # Names in a note.
 _NAMED = 4
@@ -113,9 +113,7 @@ def _notes_on_uncounted(findings: GatewayFindings) -> Iterator[str]:
 
 def listed_names(names: Iterable[str]) -> str:
     """The first of these names, in order."""
-    shown = [_shown(name) for name in sorted(names)]
-    more = f" and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
-    return ", ".join(shown[:_NAMED]) + more
+    return list_some(sorted(names))
 
 
 def _counted(kind: str) -> str:

@@ -14,7 +14,7 @@ from gpuledger.ledger.report.tokens.served_models import ServedModels
 from gpuledger.ledger.report.tokens.token_rises import Pod, TokenRises
 from gpuledger.ledger.report.tokens.token_sources import INPUT, OUTPUT
 from gpuledger.model.session import PROCESS
-from gpuledger.model.text import escape_to_one_line
+from gpuledger.model.text import escape_to_one_line, list_some
 
 # Names in a note.
 _NAMED = 4
@@ -143,9 +143,4 @@ def _uncounted_tokens(findings: TokenFindings) -> Iterator[str]:
 
 def named_pods(pods: Collection[Pod]) -> str:
     """The first of these pods, by namespace and name."""
-    names = [
-        escape_to_one_line("/".join(filter(None, pod))) or "series without a pod label"
-        for pod in sorted(pods)
-    ]
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return list_some("/".join(filter(None, pod)) or "series without a pod label" for pod in sorted(pods))

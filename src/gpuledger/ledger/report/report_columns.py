@@ -15,6 +15,7 @@ from gpuledger.ledger.report.report_keys import GATEWAY
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.token_columns import HIDDEN_BESIDE_TOKENS, token_columns
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
+from gpuledger.model.session import PROCESS
 
 # Digits of GPU-hours in files: below a microsecond's worth.
 HOUR_DIGITS = 10
@@ -77,8 +78,8 @@ def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColu
         _presence_column("active_gpu_hours", "active", "active", people=False, unclear=True),
         _energy_column("kwh", "kWh", 3, "energy", always=True),
         _energy_column("bound_kwh", "± kWh", 5, "bound", scraped=True, additive=False, upper_bound=True),
-        _energy_column("measured_kwh", "measured", 3, "measured"),
-        _energy_column("apportioned_kwh", "apportioned", 3, "apportioned"),
+        _energy_column("measured_kwh", "measured", 3, "measured", owners=True),
+        _energy_column("apportioned_kwh", "apportioned", 3, "apportioned", owners=True),
         _energy_column("low_kwh", "at least", 3, "low", people=False),
         _energy_column("high_kwh", "at most", 3, "high", additive=False, upper_bound=True),
         _presence_column("resident_gpu_hours", "resident", "resident", always=True),
@@ -143,13 +144,22 @@ def _presence_column(name: str, heading: str, amount: str, **options: Unpack[Col
 
 
 def _energy_column(
-    name: str, heading: str, shown: int, amount: str, **options: Unpack[ColumnOptions]
+    name: str,
+    heading: str,
+    shown: int,
+    amount: str,
+    *,
+    owners: bool = False,
+    **options: Unpack[ColumnOptions],
 ) -> ReportColumn:
-    """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown."""
+    """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown.
+
+    With `owners`, the Gpus' own accounts have none.
+    """
     value = attrgetter(amount)
 
     def known(line: ReportLine) -> int | None:
-        return value(line) if line.metered else None
+        return value(line) if line.metered and (line.account == PROCESS or not owners) else None
 
     options["metered"] = True
     return ReportColumn(name, heading, 9, shown, known, MILLIJOULES_PER_KWH, **options)

@@ -228,18 +228,19 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], names: int) -> str:
 def _bars(lines: Sequence[ReportLine], *, plain: bool) -> list[str]:
     """Bars proportional to energy: the measured part solid, the apportioned part shaded."""
     most = max((line.millijoules for line in lines), default=0)
-    solid, shaded = _signs(plain=plain)
+    solid, shaded, light = _signs(plain=plain)
     bars = []
     for line in lines:
         length = round(_BAR * line.millijoules / most) if most else 0
         measured = round(length * line.measured / line.millijoules) if line.millijoules else 0
-        bars.append(solid * measured + shaded * (length - measured))
+        rest = shaded if line.account == PROCESS else light
+        bars.append(solid * measured + rest * (length - measured))
     return bars
 
 
-def _signs(*, plain: bool) -> tuple[str, str]:
-    """The characters of bars: for measured and for apportioned energy."""
-    return ("#", "=") if plain else ("█", "▒")
+def _signs(*, plain: bool) -> tuple[str, str, str]:
+    """The characters of bars: for measured and apportioned energy, and for that of the Gpus' own accounts."""
+    return ("#", "=", ".") if plain else ("█", "▒", "░")
 
 
 def _heading(report: UsageReport) -> str:
@@ -273,7 +274,7 @@ def _number_notes(report: UsageReport) -> Iterator[str]:
 
 
 def _bar_notes(report: UsageReport, names: set[str], *, plain: bool) -> Iterator[str]:
-    solid, shaded = _signs(plain=plain)
+    solid, shaded, _ = _signs(plain=plain)
     how = "apportioned by activity, slices or equally"
     if any(line.integrated or line.methods.get(INTEGRATED) for line in report.lines):
         how += ", or integrated from power readings"

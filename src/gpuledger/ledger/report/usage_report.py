@@ -25,11 +25,15 @@ from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.settings import NO_ENERGY_PRICE, NO_TIME_PRICE, Prices
 from gpuledger.ledger.report.token_counts import TokenCounts
 from gpuledger.model.devices import is_superchip
-from gpuledger.model.session import ALLOCATION, PROCESS
-from gpuledger.model.text import escape_to_one_line
+from gpuledger.model.session import ALLOCATION, IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
+from gpuledger.model.text import list_some
 
 # Range time in which a Gpu was in the books, but was not watched: a stop, a pause or a suspend.
 UNWATCHED = "unwatched"
+# Used by owners that appeared and ended between two scrapes: in the Gpu's counter, but in no account.
+UNSEEN = "unseen"
+# The Gpus' own accounts, by which the energy of their rows is named in place of a method.
+_OWN = frozenset((IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +138,8 @@ class ReportLine:
 
     @property
     def apportioned(self) -> int:
-        """The part that was split, or integrated from power."""
-        return self.millijoules - self.measured
+        """The part of owners that was split, or integrated from power."""
+        return sum(amount for method, amount in self.methods.items() if method not in (MEASURED, *_OWN))
 
 
 # Amounts of which the sum of rows is the sum of the known ones.
@@ -257,8 +261,6 @@ class UsageReport:
         return sum(gpu.watched for gpu in self.gpus)
 
 
-# Gpus named in a note.
-_NAMED = 4
 _LEFT_OUT = "The total leaves out"
 _INTEGRATED = (
     "Some or all of the energy is an estimate: it was integrated from power readings, because a GPU has no "
@@ -316,8 +318,7 @@ def row_notes(report: UsageReport, line: ReportLine | None, unpriced: Collection
 
 
 def _named(gpus: Sequence[GpuLine]) -> str:
-    names = [escape_to_one_line(f"GPU {gpu.index} {gpu.model} ({gpu.uuid})") for gpu in gpus[:_NAMED]]
-    return ", ".join(names) + (f" and {len(gpus) - _NAMED} more" if len(gpus) > _NAMED else "")
+    return list_some(f"GPU {gpu.index} {gpu.model} ({gpu.uuid})" for gpu in gpus)
 
 
 def sum_lines(lines: Iterable[ReportLine], key: Key, account: str = PROCESS) -> ReportLine:

@@ -74,8 +74,8 @@ def report_fields(encoded: EncodedReport, shown: slice) -> JsonObject:
         ],
         "total": {
             **_row_fields(report.total, total_money),
-            "measured_joules": _if_metered(report.total, sum(line.measured for line in report.lines)),
-            "apportioned_joules": _if_metered(report.total, sum(line.apportioned for line in report.lines)),
+            "measured_joules": _if_metered(report.total, report.total.measured),
+            "apportioned_joules": _if_metered(report.total, report.total.apportioned),
             **_presence_fields(report.total),
             "occupied_gpu_seconds": _rounded(report.occupied),
         },

@@ -13,6 +13,7 @@ import pytest
 
 from builders import FakeClock, gpu, node_state, process, reading, snapshot
 from gpuledger.ledger.report.formats import as_json
+from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.teams import parse_teams
 from gpuledger.ledger.store.history import History
@@ -81,6 +82,28 @@ def test_rows_and_own_accounts_sum_to_the_total_to_the_millijoule(run: Run) -> N
     total = body["total"]
     shared = round((total["measured_joules"] + total["apportioned_joules"]) * 1000)
     assert shared == sum(round(one["joules"] * 1000) for one in body["rows"])
+
+
+@pytest.mark.parametrize("by", ["owner", "gpu", "namespace"])
+def test_measured_and_apportioned_are_energy_of_owners_in_api_and_report(by: str, tmp_path: Path) -> None:
+    run, one = Run(tmp_path), gpu(1)
+    for second in range(30):
+        present = [process(one, 1), process(one, 2)] if second in range(6, 12) else []
+        run.tick({one: second * 100_000}, present or ([process(one, 1)] if second in range(18, 24) else []))
+    report = report_of(run.store.file, by, (0, 2**21 * QUARTER))
+    total = EnergyClient(run).request(f"since=24h&by={by}")["total"]
+    run.store.close()
+    found = as_json(report)
+    assert [row["kwh"] > 0 for row in found["own"] if row["account"] == "idle"] == [True]
+    for name in ("measured", "apportioned"):
+        assert {row[f"{name}_kwh"] for row in found["own"]} == {None}
+        of_owners = found["total"][f"{name}_kwh"]
+        assert of_owners == round(sum(row[f"{name}_kwh"] for row in found["rows"]), 9) > 0
+        assert of_owners == round(total[f"{name}_joules"] / 3_600_000, 9)
+    table = report_table(report, 0, plain=True).split("\n")
+    assert [line.split()[-1] for line in table if ": idle " in line or line.startswith("idle: ")] == [
+        "." * 16
+    ]
 
 
 def test_ends_are_moved_to_cuts_of_the_ledger_and_the_last_reading(run: Run) -> None:

@@ -15,14 +15,13 @@ from gpuledger.ledger.report.fleet.scraped import Name
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
 from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.tally import EnergyEntry
+from gpuledger.ledger.report.usage_report import UNSEEN
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
 from gpuledger.ledger.time.split import largest_remainder
 from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import Workload
 
-# Used by owners that appeared and ended between two scrapes: in the Gpu's counter, but in no account.
-UNSEEN = "unseen"
 _MILLI = 1000
 _ONE = Fraction(1)
 

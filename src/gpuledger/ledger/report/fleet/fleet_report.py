@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from gpuledger.ledger.report.fleet.bounds import RowName, row_bounds, total_bound
 from gpuledger.ledger.report.fleet.entries import (
-    UNSEEN,
     energy_entries,
     gpu_times,
     party_of_series,
@@ -33,6 +32,7 @@ from gpuledger.ledger.report.settings import SPREAD, Prices
 from gpuledger.ledger.report.tally import Amount, Tally
 from gpuledger.ledger.report.teams import Team
 from gpuledger.ledger.report.usage_report import (
+    UNSEEN,
     GpuLine,
     Period,
     ReportLine,

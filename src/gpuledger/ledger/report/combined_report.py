@@ -169,4 +169,3 @@ def _notes(reports: Sequence[NodeReport]) -> tuple[str, ...]:
         note if len(named) == len(reports) else f"{list_some(dict.fromkeys(named))}: {note}"
         for note, named in nodes.items()
     )
-

@@ -178,24 +178,26 @@ _WINDOWS_PATH = pattern(r"[A-Za-z]:[\\/]|\\\\")
 # Up to the first ending of a Windows program: what follows are arguments.
 _WINDOWS_PROGRAM = pattern(r".*?\.(?:exe|com|bat|cmd|scr)(?=\s|$)", IGNORECASE | DOTALL)
 # A blank and an argument: an option, a path, a URL, an assignment, or text in quotes.
-_ARGUMENT = pattern(r"\s+(?:[-/\"']|[A-Za-z]:[\\/]|[A-Za-z_][\w.-]*=|\S*(?:://|@)).*", DOTALL)
+_ARGUMENT = pattern(r"\s+(?:-\S|[/\"']|[A-Za-z]:[\\/]|[A-Za-z_][\w.-]*=|\S*(?:://|@)).*", DOTALL)
 
 
 def program_name(name: str) -> str:
     """The program in a name that a driver reports: a path, here or on Windows, or a title of any text.
 
-    A path may contain blanks and end with arguments. It ends at the first word that looks like an argument;
-    of its last part and of a title only the first word is safe, unless it ends like a program of Windows.
+    A path may contain blanks, begin with three dots where nvidia-smi cut it, and end with arguments. It ends
+    at the first word that looks like an argument; of its last part and of a title only the first word is
+    safe, unless it ends like a program of Windows.
     """
     name = name.strip()
     if quoted := _QUOTED.match(name):
         name = quoted[1] or quoted[2]
     is_windows = _WINDOWS_PATH.match(name) is not None
-    is_path = is_windows or name.startswith(("/", "./", "../", "~/"))
-    if (program := _WINDOWS_PROGRAM.match(name)) and (is_path or "/" not in program[0]):
-        return _base_name(program[0].replace("\\", "/"))
+    is_path = is_windows or name.startswith(("/", "./", "../", "...", "~/"))
+    path = name if is_windows else _ARGUMENT.sub("", name, count=1)
+    if (program := _WINDOWS_PROGRAM.match(path)) and (is_path or "/" not in program[0]):
+        return _ARGUMENT.sub("", _base_name(program[0].replace("\\", "/")), count=1)
     if is_path:
-        path = _ARGUMENT.sub("", name, count=1)
+        path = _ARGUMENT.sub("", path, count=1)
         last = _base_name(path.replace("\\", "/") if is_windows else path)
         return last.split(maxsplit=1)[0] if last.strip() else ""
     first = name.split(maxsplit=1)[0] if name else ""

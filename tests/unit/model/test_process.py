@@ -35,6 +35,12 @@ NAMES = [
     ("job=a/b", "job=a/b"),
     ("python3 /srv/x.py s3cr3t", "python3"),
     ("ray::Trainer.fit", "ray::Trainer.fit"),
+    ("/usr/bin/mono /srv/run.exe", "mono"),
+    ("/usr/bin/tool --password s3cret/x.exe", "tool"),
+    ("python3 --password s3cret.exe", "python3"),
+    (r"C:\tools\run --key=s3cret.exe", "run"),
+    (r"C:\tools - old\My - Tool.exe", "My - Tool.exe"),
+    ("...s/my env/bin/python3", "python3"),
     ("gunicorn: worker [a/b]", "gunicorn:"),
     ("/home/josé/日本 語/train", "train"),
     ("/trailing/", ""),
@@ -52,3 +58,10 @@ def test_a_program_is_a_part_of_the_name_and_holds_no_option(name: str) -> None:
     program = program_name(f"/usr/bin/tool --password {name}")
     assert program == "tool"
     assert program_name(name) in name
+
+
+@given(st.text(max_size=60), st.sampled_from(["/usr/bin/tool", "tool", r"C:\my tools\tool"]))
+def test_no_value_of_an_option_is_a_program_of_windows(secret: str, path: str) -> None:
+    # Without a blank, a slash and a backslash: these begin another word or folder.
+    secret = "".join(char for char in secret if char not in "/\\" and not char.isspace())
+    assert program_name(f"{path} --password={secret}.exe") == "tool"

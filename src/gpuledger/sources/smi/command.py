@@ -42,6 +42,11 @@ class Command:
         """True for ssh: the output, and the pids in it, belong to another machine."""
         return self.program.rsplit("/", 1)[-1] in _SSH
 
+    @property
+    def is_direct(self) -> bool:
+        """True if this machine starts nvidia-smi itself, and no program that starts it."""
+        return self.program.rsplit("/", 1)[-1].startswith("nvidia-smi")
+
     def argv(self, *arguments: str) -> tuple[str, ...]:
         """The complete argument vector: the command followed by `arguments`."""
         return self._words + (tuple(map(shlex.quote, arguments)) if self.is_remote else arguments)

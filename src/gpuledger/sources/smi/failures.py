@@ -38,6 +38,11 @@ _SSH: Final = "run the same ssh command manually: it must not prompt for a passw
 _NETWORK: Final = "check the network to that machine"
 _INSTALL: Final = "install it there, or give its full path in --nvidia-smi-command"
 _CONTAINER: Final = "start the container that --nvidia-smi-command names, or correct its name"
+_DAEMON: Final = "start Docker, and let the user that runs gpuledger access its socket"
+_CLUSTER: Final = "correct the kubeconfig of the user that runs gpuledger"
+_SUDO: Final = "allow the command without a password (NOPASSWD in sudoers)"
+_ACCESS: Final = "let the user that runs gpuledger access what the message names, and execute the command"
+_INTERRUPT: Final = "look for NVRM lines in the kernel log, then check MSI and IRQ settings in the BIOS"
 
 # Parts of messages in lower case, and the remedy: they are more exact than exit codes.
 _TEXTS: Final = (
@@ -65,20 +70,38 @@ _TEXTS: Final = (
     ("operation timed out", _NETWORK),
     ("no route to host", _NETWORK),
     ("network is unreachable", _NETWORK),
-    ("a password is required", "allow the command without a password (NOPASSWD in sudoers)"),
+    ("a password is required", _SUDO),
+    ("interactive authentication is required", _SUDO),
+    ("not in the sudoers file", _SUDO),
+    ("no new privileges", "run gpuledger without NoNewPrivileges, or nvidia-smi without sudo"),
     ("command not found", _INSTALL),
     ("executable file not found", _INSTALL),
+    ("not recognized as an internal or external command", _INSTALL),
     ("exec format error", "name an nvidia-smi for the processor of this machine in --nvidia-smi-command"),
+    ("version `glibc_", "name an nvidia-smi for the C library of this machine in --nvidia-smi-command"),
+    ("undefined symbol", "install nvidia-smi and libnvidia-ml.so.1 of one driver version"),
     ("loading shared libraries", "install the missing library: `ldd` of nvidia-smi lists what it needs"),
     ("error response from daemon", _CONTAINER),
+    ("connect to the docker", _DAEMON),
     ("error from server (notfound)", _CONTAINER),
+    ("error from server (forbidden)", "allow that user to create pods/exec in the namespace"),
+    ("must be logged in to the server", _CLUSTER),
+    ("did you specify the right host or port", _CLUSTER),
     ("container not found", _CONTAINER),
+    ("no such container", _CONTAINER),
+    ("on running containers", _CONTAINER),
+    ("instance not found", _CONTAINER),
+    ("instance is not running", _CONTAINER),
     ("is lost", LOST),
     ("fallen off the bus", LOST),
     ("requires reset", RESET),
     ("requires a reset", RESET),
     ("insufficient permissions", _PERMISSION),
-    ("permission denied", _PERMISSION),
+    ("have permission to talk to nvidia device", _PERMISSION),
+    ("permission denied", _ACCESS),
+    ("operation not permitted", "run gpuledger with the privileges that --nvidia-smi-command needs"),
+    ("irq issue", _INTERRUPT),
+    ("interrupt request issue", _INTERRUPT),
     ("insufficient external power", _POWER),
     ("insufficiently powered", _POWER),
     ("no devices were found", _NO_DEVICES),
@@ -118,14 +141,8 @@ EXIT_CODES: Final = {
         "check the cabling: connect all power cables of the card and restart the machine",
     ),
     9: ExitCode("the NVIDIA driver is not loaded", _LOAD),
-    10: ExitCode(
-        "the NVIDIA kernel detected an interrupt issue with a GPU",
-        "look for NVRM lines in the kernel log, then check MSI and IRQ settings in the BIOS",
-    ),
-    11: ExitCode(
-        "the NVIDIA kernel detected an interrupt issue with a GPU",
-        "look for NVRM lines in the kernel log, then check MSI and IRQ settings in the BIOS",
-    ),
+    10: ExitCode("the NVIDIA kernel detected an interrupt issue with a GPU", _INTERRUPT),
+    11: ExitCode("the NVIDIA kernel detected an interrupt issue with a GPU", _INTERRUPT),
     12: ExitCode("the NVML shared library could not be found or loaded", _LIBRARY),
     13: ExitCode(
         "the local version of NVML does not implement the function",
@@ -151,6 +168,9 @@ _FATAL_CODES: Final = frozenset({9, 12, 17, 18, 126, 127})
 _FATAL_TEXTS: Final = ("failed to initialize nvml", "nvidia-smi has failed")
 _DRIVER_EXIT: Final = ExitCode("", _KERNEL_LOG)
 _UNKNOWN_EXIT: Final = ExitCode("", "run the command manually to see its full output")
+# What starts nvidia-smi (docker, kubectl, sudo, srun) exits with these, too, and then says why.
+_STARTER_CODES: Final = frozenset({1, 125, 255})
+_DRIVER_WORDS: Final = ("nvml", "nvidia", "gpu")
 # A shell reports a program that a signal ended as 128 + signal.
 _SIGNALS: Final = range(129, 193)
 _ERROR_WORDS: Final = (
@@ -215,8 +235,17 @@ def remedy_of(result: CommandResult, command: Command) -> str:
         return "look for the out-of-memory killer and NVRM lines in the kernel log"
     if command.is_remote and result.exit_code == 255:
         return _SSH
+    return _exit_code(result, command).remedy
+
+
+def _exit_code(result: CommandResult, command: Command) -> ExitCode:
+    """What the exit code says, if nvidia-smi exits with it and not the program that starts it."""
+    message = _message(result).lower()
     unknown = _DRIVER_EXIT if _FATAL_TEXTS[0] in message else _UNKNOWN_EXIT
-    return EXIT_CODES.get(result.exit_code, unknown).remedy
+    is_of_driver = not message or any(word in message for word in _DRIVER_WORDS)
+    if result.exit_code in _STARTER_CODES and not command.is_direct and not is_of_driver:
+        return unknown
+    return EXIT_CODES.get(result.exit_code, unknown)
 
 
 def unavailable_error(result: CommandResult, command: Command, timeout: float) -> SourceUnavailable:
@@ -265,7 +294,7 @@ def _meaning(result: CommandResult, command: Command) -> str:
         return ""
     if command.is_remote and result.exit_code == 255:
         return "ssh could not connect, or nvidia-smi failed on the remote machine"
-    return EXIT_CODES.get(result.exit_code, _UNKNOWN_EXIT).meaning
+    return _exit_code(result, command).meaning
 
 
 def _message(result: CommandResult) -> str:

@@ -99,6 +99,21 @@ def test_rows_of_data_are_no_message() -> None:
         (1, "error: unable to upgrade connection: container not found (x)", "start the container"),
         (126, 'exec: "nvidia-smi": executable file not found in $PATH: unknown', "give its full path"),
         (126, "nvidia-smi: cannot execute binary file: Exec format error", "for the processor"),
+        (127, "nvidia-smi: /lib64/libc.so.6: version `GLIBC_2.34' not found", "C library"),
+        (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.", "start Docker"),
+        (1, "permission denied while trying to connect to the Docker daemon socket", "start Docker"),
+        (126, "sh: 1: nvidia-smi: Permission denied", "execute the command"),
+        (1, "nsenter: reassociate to namespace 'ns/mnt' failed: Operation not permitted", "privileges"),
+        (125, 'Error: no container with name or ID "gpu" found: no such container', "start the container"),
+        (255, "Error: can only create exec sessions on running containers", "start the container"),
+        (1, "Error: Instance is not running", "start the container"),
+        (1, 'Error from server (Forbidden): pods "p" is forbidden', "pods/exec"),
+        (1, "error: You must be logged in to the server (Unauthorized)", "kubeconfig"),
+        (1, "jo is not in the sudoers file.", "NOPASSWD"),
+        (1, 'sudo: The "no new privileges" flag is set', "NoNewPrivileges"),
+        (1, "'nvidia-smi' is not recognized as an internal or external command,", "full path"),
+        (4, "NVIDIA-SMI has failed because you do not have permission to talk to NVIDIA device.", "may open"),
+        (10, "Unable to determine the device handle for GPU 0000:02:00.0: IRQ Issue", "MSI and IRQ"),
         (127, "nvidia-smi: error while loading shared libraries: libdl.so.2: cannot open", "`ldd`"),
     ],
 )
@@ -106,6 +121,21 @@ def test_a_failure_of_what_starts_nvidia_smi_has_its_own_remedy(code: int, print
     message = str(unavailable_error(CommandResult(b"", printed.encode(), code), LOCAL, 10))
     assert message.startswith(f"nvidia-smi: exit {code}: {printed}; ")
     assert remedy in message
+
+
+@pytest.mark.parametrize("code", [1, 125, 255])
+@pytest.mark.parametrize(
+    "starter", ["srun", "/usr/bin/machinectl shell box", "docker exec c", "./wrapper.sh"]
+)
+def test_an_error_of_what_starts_nvidia_smi_is_none_of_the_driver(starter: str, code: int) -> None:
+    command = Command(f"{starter} nvidia-smi")
+    other = CommandResult(b"", b"No machine 'box' known\n", code)
+    message = str(unavailable_error(other, command, 10))
+    cause, _, remedy = message.partition("; ")
+    assert cause == f"{command.program}: exit {code}: No machine 'box' known"
+    assert remedy == "run the command manually to see its full output"
+    for printed in (b"", b"Failed to initialize NVML: Something new\n"):
+        assert "NVRM" in str(unavailable_error(CommandResult(b"", printed, code), command, 10)) or code == 125
 
 
 @pytest.mark.parametrize("query", ["xml", "report", "query-gpu.csv", "query-compute-apps.csv", "pmon"])

@@ -15,7 +15,6 @@ from gpuledger.ledger.report.fleet.scraped import (
     Name,
     PeriodEnd,
     ScrapedRange,
-    target_of,
 )
 from gpuledger.ledger.watched_time import QUARTER
 
@@ -116,10 +115,10 @@ class Fleet:
 
     def _count(self, part: ScrapedRange, duplicates: DuplicateTargets) -> None:
         scraped: dict[str, float] = defaultdict(float)
-        for labels, count in part.counts:
-            uuid, target = labels.get("uuid", ""), target_of(labels)
-            if (uuid, target) not in duplicates.dropped:
-                scraped[uuid] += count * self.inventory.interval_of(target)
+        for uuid, targets in part.scrapes().items():
+            for target, count in targets.items():
+                if (uuid, target) not in duplicates.dropped:
+                    scraped[uuid] += count * self.inventory.interval_of(target)
         length = part.ends - part.begins
         there = {uuid: min(seconds - duplicates.seconds[uuid], length) for uuid, seconds in scraped.items()}
         totals = part.watched if part.watched["last"] else part.devices

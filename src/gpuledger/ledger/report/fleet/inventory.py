@@ -142,11 +142,8 @@ class Inventory:
             self.pods[*key] = self.pods[*key]._replace(labels=tuple(sorted(labels_by_name.items())))
 
     def _doubles(self, part: ScrapedRange) -> Dropped:
-        counts: dict[str, dict[Target, float]] = defaultdict(dict)
-        for labels, count in part.counts:
-            counts[labels.get("uuid", "")][target_of(labels)] = count
         doubles: set[tuple[str, Target]] = set()
-        for uuid, targets in counts.items():
+        for uuid, targets in part.scrapes().items():
             most = (part.ends - part.begins) / min(map(self.interval_of, targets)) + 1
             if len(targets) > 1 and sum(targets.values()) > _DOUBLE * most:
                 kept = max(targets, key=lambda target: (targets[target], target))
@@ -175,10 +172,10 @@ class DuplicateTargets:
         self._duplicated = _scraped_twice(part)
         # For which a second target exported the Gpu, too, as far as known.
         self.seconds: dict[str, float] = defaultdict(float)
-        self._times: dict[str, dict[Target, float]] = defaultdict(dict)
-        for labels, count in part.counts:
-            target = target_of(labels)
-            self._times[labels.get("uuid", "")][target] = count * inventory.interval_of(target)
+        self._times = {
+            uuid: {target: count * inventory.interval_of(target) for target, count in targets.items()}
+            for uuid, targets in part.scrapes.items()
+        }
 
     def devices(self, name: Name) -> SharedBound:
         """The bounds for a Gpu's own counter."""
@@ -192,7 +189,8 @@ class DuplicateTargets:
         for (uuid,), rise in gained.items():
             if rise.duplicated is None:
                 continue
-            times = {target: self._times[uuid].get(target, 0.0) for target in windows[uuid,]}
+            known = self._times.get(uuid, {})
+            times = {target: known.get(target, 0.0) for target in windows[uuid,]}
             seconds = sum(times.values()) - self._length
             if uuid in self._duplicated:
                 # The same fraction of a target's time as of the amount that it exported.
@@ -230,6 +228,7 @@ def _scraped_twice(part: AccountAnswers) -> frozenset[str]:
     """Gpus that certainly had several targets at the same time, when the range began or when it ended."""
     found = set()
     for word in ("alive", "still"):
-        seen = Counter(labels.get("uuid", "") for labels, _ in part.totals.get(word, ()))
+        there = {(labels.get("uuid", ""), target_of(labels)) for labels, _ in part.totals.get(word, ())}
+        seen = Counter(uuid for uuid, _ in there)
         found |= {uuid for uuid, targets in seen.items() if targets > 1}
     return frozenset(found)

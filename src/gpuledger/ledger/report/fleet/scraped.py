@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from gpuledger.model.session import PROCESS
@@ -13,6 +14,7 @@ Labels = Mapping[str, str]
 Vector = Sequence[tuple[Labels, float]]
 Name = tuple[str, ...]
 Target = tuple[str, ...]
+Series = frozenset[tuple[str, str]]
 # Pairs of Gpu uuid and target that are duplicates and are not counted.
 Dropped = frozenset[tuple[str, Target]]
 
@@ -139,7 +141,7 @@ def _of_replicas(one: SeriesWindow, other: SeriesWindow) -> SeriesWindow:
     return more if more.resets else more._replace(least=min(one.least, other.least))
 
 
-def _series(labels: Labels) -> frozenset[tuple[str, str]]:
+def _series(labels: Labels) -> Series:
     # Most functions drop the metric's name, but not all.
     return frozenset((name, value) for name, value in labels.items() if name != "__name__")
 
@@ -160,13 +162,13 @@ Answers = Mapping[str, Vector]
 class AccountAnswers(NamedTuple):
     """Answers for one quantity (energy or time) over one range of `length` seconds.
 
-    `totals` are counters of Gpus, `accounts` those that sum to them. `counts` is the number of scrapes of
+    `totals` are counters of Gpus, `accounts` those that sum to them. `scrapes` is the number of scrapes of
     each Gpu by each target, `dropped` the targets that are duplicates.
     """
 
     totals: Answers
     accounts: Answers
-    counts: Vector
+    scrapes: Mapping[str, Mapping[Target, float]]
     length: float
     dropped: Dropped
 
@@ -177,7 +179,7 @@ class ScrapedRange:
 
     `devices`, `energy`, `watched`, `gpu_time` and each of `seconds` hold answers by the fields of
     `SeriesWindow`, and as `alive` the series that existed when the range began; `devices` and `watched` also
-    those that `still` existed when it ended. `counts` is the number of scrapes of each Gpu by each target,
+    those that `still` existed when it ended. `counts` is the number of scrapes in each series of a Gpu,
     `watts` its highest possible power, `ratios` each Device's part of its Gpu. `infos`, `pods`, `pod_labels`
     and `jobs` are info series. `bases` are the bases by which GPU time was split.
     """
@@ -200,11 +202,46 @@ class ScrapedRange:
 
     def of_energy(self, dropped: Dropped) -> AccountAnswers:
         """The answers for energy."""
-        return AccountAnswers(self.devices, self.energy, self.counts, self.ends - self.begins, dropped)
+        length = self.ends - self.begins
+        return AccountAnswers(self.devices, self.energy, self.scrapes(), length, dropped)
 
     def of_time(self, dropped: Dropped) -> AccountAnswers:
         """The answers for GPU time."""
-        return AccountAnswers(self.watched, self.gpu_time, self.counts, self.ends - self.begins, dropped)
+        length = self.ends - self.begins
+        return AccountAnswers(self.watched, self.gpu_time, self.scrapes(), length, dropped)
+
+    def scrapes(self) -> dict[str, dict[Target, float]]:
+        """The number of scrapes of each Gpu by each target.
+
+        A target can have several series of a Gpu: one after the other, such as those of the pods of an
+        exporter, or at the same time, those of replicas of a Prometheus. The counter shows which.
+        """
+        found: dict[str, dict[Target, dict[Series, float]]] = defaultdict(lambda: defaultdict(dict))
+        for labels, count in self.counts:
+            found[labels.get("uuid", "")][target_of(labels)][_series(labels)] = count
+        levels: dict[Series, tuple[float, float]] = {}
+        if any(len(series) > 1 for targets in found.values() for series in targets.values()):
+            for totals in (self.devices, self.watched):
+                least = {_series(labels): value for labels, value in totals.get("least", ())}
+                for labels, last in totals["last"]:
+                    levels[_series(labels)] = (least.get(_series(labels), last), last)
+        return {
+            uuid: {target: _count_once(series, levels) for target, series in targets.items()}
+            for uuid, targets in found.items()
+        }
+
+
+def _count_once(counts: Mapping[Series, float], levels: Mapping[Series, tuple[float, float]]) -> float:
+    """The scrapes of these series, in proportion to the part of their counters' rises that only one has."""
+    if len(counts) == 1:
+        return sum(counts.values())
+    rises = sorted(levels[series] for series in counts if series in levels)
+    risen, covered, reached = 0.0, 0.0, -inf
+    for least, last in rises:
+        risen += last - least
+        covered += max(last - max(least, reached), 0.0)
+        reached = max(reached, last)
+    return sum(counts.values()) * covered / risen if risen else max(counts.values())
 
 
 NOTHING: Answers = {"last": (), "least": ()}

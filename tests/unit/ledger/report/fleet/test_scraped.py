@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gpuledger.ledger.report.fleet.scraped import RESIDENT, Vector, combine_windows
 from unit.ledger.report.fleet.support import (
@@ -20,6 +22,7 @@ from unit.ledger.report.fleet.support import (
     part,
     pod,
     watching,
+    with_time,
 )
 
 
@@ -58,6 +61,30 @@ def test_a_replica_of_a_prometheus_that_scraped_a_part_of_the_time_changes_nothi
     books.day(*(both(labels, full, short) for labels in series), watts=[({"uuid": "GPU-0"}, 700.0)])
     found = books.report()
     assert (found.total.millijoules, found.total.bound) == (100_000, 0)
+
+
+HOURS = st.lists(st.integers(0, 24), min_size=2, max_size=2, unique=True).map(sorted)
+
+
+@given(st.lists(HOURS, min_size=1, max_size=4), st.booleans())
+@example([[0, 12], [0, 12]], True)
+@example([[0, 12], [12, 24]], True)
+@example([[0, 10], [6, 16]], False)
+def test_the_scraped_time_of_a_target_with_several_series_counts_once(
+    hours: list[list[int]], with_gpu_time: bool
+) -> None:
+    """Series of replicas of a Prometheus are there at the same time, those of an exporter's pods are not."""
+    labels = [{**device("GPU-0"), "replica": str(number)} for number in range(len(hours))]
+    counter: CounterLevels = [
+        (names, 5e6 + 3600 * begins, 5e6 + 3600 * ends)
+        for names, (begins, ends) in zip(labels, hours, strict=True)
+    ]
+    counts = [(names, 240.0 * (ends - begins)) for names, (begins, ends) in zip(labels, hours, strict=True)]
+    answers = part(BEGIN, BEGIN + DAY, [] if with_gpu_time else counter, counts=counts)
+    books = ScrapedFleet()
+    books.add(with_time(answers, counter, []) if with_gpu_time else answers)
+    scraped = len({hour for begins, ends in hours for hour in range(begins, ends)})
+    assert f"GPU-hours: {scraped:.2f} scraped" in " ".join(books.report().notes)
 
 
 def test_a_reset_that_one_replica_missed_counts() -> None:

@@ -22,7 +22,7 @@ from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import RequestedRange
 from gpuledger.ledger.report.statement.terms import StatementTerms, parse_terms
 from gpuledger.ledger.report.usage_report import UsageReport
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.text import list_some
 from gpuledger.terminal.fleet_picture import FleetNodeRow, FleetPicture
 
@@ -87,7 +87,7 @@ def report_from_nodes(
 def terms_of_fleet(
     client: FleetApiClient, local: StatementTerms, values: Mapping[str, Any]
 ) -> StatementTerms:
-    """The terms of a report: what is set here counts, else the fleet's own prices, teams and time zone.
+    """The terms of a report: each setting that is set here counts, else the fleet's own.
 
     `values` are the settings that are given here. Raises GpuledgerError.
     """
@@ -98,16 +98,15 @@ def terms_of_fleet(
             f"the prices of the fleet {client.url} cannot be read ({error}): use the same gpuledger version, "
             "or set them here"
         ) from None
-    prices = local.prices
-    if not any(key in values for key in ("price.kwh", "price.gpu_hour", "pue", "co2.g_per_kwh")):
-        here = {
-            "basis": "price.basis",
-            "idle": "price.idle",
-            "currency": "price.currency",
-            "note": "price.note",
-        }
-        given = {name: getattr(prices, name) for name, key in here.items() if key in values}
-        prices = replace(fleet.prices, **given)
+    prices, theirs = fleet.prices.changed_by(values), fleet.prices
+    amounts = {"price.kwh": theirs.kwh, "price.gpu_hour": theirs.gpu_hour}
+    kept = [key for key, price in amounts.items() if price is not None and key not in values]
+    if kept and theirs.currency not in ("", prices.currency):
+        raise UsageError(
+            f"{' and '.join(kept)} of the fleet {client.url} {'is' if len(kept) == 1 else 'are'} in "
+            f"{theirs.currency}, and price.currency is {prices.currency or 'empty'} here: omit it, or set "
+            f"{' and '.join(kept)} here, too"
+        )
     return StatementTerms(
         local.by,
         local.every,

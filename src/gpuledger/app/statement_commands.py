@@ -25,7 +25,7 @@ from gpuledger.app.statements import (
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
-from gpuledger.ledger.report.settings import FOCUS_FORMATS, Prices, TeamSettings
+from gpuledger.ledger.report.settings import FOCUS_FORMATS, TeamSettings
 from gpuledger.ledger.report.statement.content import (
     EXPORTS,
     LEDGER,
@@ -39,7 +39,7 @@ from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.store.history import Progress
 from gpuledger.ledger.store.watched_range import NothingWatched
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import build_settings, declared_settings
+from gpuledger.model.settings import build_settings
 from gpuledger.model.text import escape_to_one_line
 
 HTML, TABLE = "html", "table"
@@ -171,12 +171,11 @@ def _compare(statement: Statement, values: Mapping[str, Any], progress: Progress
 
 def _present_terms(terms: StatementTerms, values: Mapping[str, Any]) -> StatementTerms | None:
     """The terms by the settings that are set today; None if they are those of the statement."""
-    prices = {name: values[item.key] for name, item, _ in declared_settings(Prices) if item.key in values}
     teams = build_settings(TeamSettings, values).teams
     timezone = build_settings(TimeZoneSettings, values).timezone
     present = replace(
         terms,
-        prices=replace(terms.prices, **prices),
+        prices=terms.prices.changed_by(values),
         teams=teams or terms.teams,
         zone=find_time_zone(timezone) if timezone else terms.zone,
     )

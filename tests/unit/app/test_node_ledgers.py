@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import gpu
 from exported_ledgers import SINCE, UNTIL, write_export, write_node
@@ -34,7 +37,8 @@ from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.watched_range import resolve_watched_range
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.terminal.fleet_picture import parse_fleet
 from time_books import A, B
 
@@ -310,5 +314,29 @@ def test_prices_of_the_fleet_count_unless_they_are_set_here() -> None:
     assert (found.by, found.every, found.prices) == ("team", "day", PRICES)
     found = terms_of_fleet(lab, local, {"price.basis": "residence"})
     assert found.prices == replace(PRICES, basis="residence")
-    here = replace(local, prices=Prices(gpu_hour=Fraction(1)))
-    assert terms_of_fleet(lab, here, {"price.gpu_hour": Fraction(1)}).prices == here.prices
+
+
+HERE = {
+    "price.kwh": Decimal("0.5"),
+    "price.gpu_hour": Decimal(7),
+    "price.currency": "USD",
+    "price.basis": "residence",
+    "price.idle": "spread",
+    "pue": Decimal("1.4"),
+    "co2.g_per_kwh": Decimal(99),
+    "price.note": "here",
+}
+
+
+@given(st.sets(st.sampled_from(sorted(HERE))))
+def test_each_price_setting_counts_for_itself(names: set[str]) -> None:
+    lab: Any = Lab()
+    values = {name: HERE[name] for name in names}
+    local = StatementTerms("team", "", build_settings(Prices, values), (), UTC)
+    if "price.currency" in names and "price.gpu_hour" not in names:
+        with pytest.raises(UsageError, match=r"of the fleet .* in EUR, and price.currency is USD here"):
+            terms_of_fleet(lab, local, values)
+        return
+    found = terms_of_fleet(lab, local, values).prices
+    for name, item, _ in declared_settings(Prices):
+        assert getattr(found, name) == values.get(item.key, getattr(PRICES, name))

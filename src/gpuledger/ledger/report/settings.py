@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuledger.model.session import ALLOCATION, BASES
-from gpuledger.model.settings import ReloadPolicy, choice, duration, setting, text
+from gpuledger.model.settings import ReloadPolicy, choice, declared_settings, duration, setting, text
 
 if TYPE_CHECKING:
     from gpuledger.ledger.report.price_entries import PriceValue
@@ -121,6 +121,11 @@ class Prices:
     def any_price(self) -> bool:
         """Whether any price is set."""
         return self.kwh is not None or self.gpu_hour is not None
+
+    def changed_by(self, values: Mapping[str, Any]) -> Prices:
+        """These settings, but for those that are set in `values`."""
+        given = {name: values[item.key] for name, item, _ in declared_settings(Prices) if item.key in values}
+        return replace(self, **given)
 
 
 def _headers(value: object) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,14 +24,24 @@ _TIMESTAMP = re.compile(
     re.MULTILINE,
 )
 # A HELP or TYPE line or a sample, and the name of its family or sample.
-_HEADER = re.compile(rb"[ \t]*(?:#[ \t]+(HELP|TYPE)[ \t]+)?([a-zA-Z_:][a-zA-Z0-9_:]*)")
+_HEADER = re.compile(rb"[ \t]*(?:#[ \t]*(HELP|TYPE)[ \t]+)?([a-zA-Z_:][a-zA-Z0-9_:]*)")
 # Comments that node_exporter does not read, or of which it takes any text.
 _FREE_COMMENT = re.compile(rb"[ \t]*#(?![ \t]*TYPE[ \t])")
-# A comment, a sample with its value as the group, or an empty line.
-_LINE = re.compile(
-    rb"[ \t]*(?:#.*|[a-zA-Z_:][a-zA-Z0-9_:]*(?:[ \t]*\{.*\}[ \t]*|[ \t]+)"
-    rb"([^ \t\"{}]+)(?:[ \t]+-?\d+)?[ \t]*)?"
+
+# The grammar of node_exporter's parser, which has no types of OpenMetrics and no blanks at the end of a line.
+_METRIC = rb"[a-zA-Z_:][a-zA-Z0-9_:]*+"
+_HELP = rb"HELP[ \t]+(?:" + _METRIC + rb"(?:[ \t]+(?:[^\\]|\\[\\n])*+)?)?"
+_TYPE = rb"TYPE[ \t]+(?:" + _METRIC + rb"(?:[ \t]+(?i:counter|gauge|histogram|summary|untyped)?)?)?"
+_COMMENT = re.compile(rb"[ \t]*+(?:#[ \t]*+(?:(?!(?:HELP|TYPE)[ \t]).*|" + _HELP + b"|" + _TYPE + b"))?")
+_PAIR = rb"[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+" + rb'"(?:[^\\"]|\\[\\"n])*+"[ \t]*+'
+_LABELS = rb"\{(?:" + _PAIR + b"(?:," + _PAIR + rb")*+,?)?[ \t]*+\}"
+_SAMPLE = re.compile(
+    rb"[ \t]*+" + _METRIC + rb"[ \t]*+(" + _LABELS + rb")?[ \t]*+([^ \t{]++)(?:[ \t]++-?[0-9]++)?"
 )
+_QUOTED = re.compile(rb'"(?:[^\\"]|\\.)*+"')
+_LABEL_NAME = re.compile(rb"[a-zA-Z_][a-zA-Z0-9_]*+")
+_NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_SPECIAL = re.compile(rb"(?i)[+-]?inf(?:inity)?|nan")
 
 
 class NeighbourProblem(NamedTuple):
@@ -132,11 +143,20 @@ def _repeated_header(line: bytes, seen: set[tuple[bytes, bytes]]) -> str:
 
 
 def _is_valid(line: bytes) -> bool:
-    found = _LINE.fullmatch(line)
-    if found is None or found[1] is None:
-        return found is not None
-    try:
-        float(found[1])
-    except ValueError:
+    if _COMMENT.fullmatch(line):
+        return True
+    found = _SAMPLE.fullmatch(line)
+    if found is None:
         return False
-    return b"_" not in found[1]
+    labels, value = found.groups()
+    if labels:
+        try:
+            labels.decode()
+        except UnicodeDecodeError:
+            return False
+        names = _LABEL_NAME.findall(_QUOTED.sub(b"", labels))
+        if b"__name__" in names or len(set(names)) < len(names):
+            return False
+    if _NUMBER.fullmatch(value):
+        return abs(float(value)) != inf
+    return _SPECIAL.fullmatch(value) is not None

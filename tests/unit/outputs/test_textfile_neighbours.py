@@ -59,6 +59,27 @@ def test_families_are_found_by_the_names_at_line_starts(
         ("# TYPE a gauge\na 1\n# TYPE a gauge\na{} 2\n", "has a second TYPE line of a in line 3"),
         ("# HELP a x\n#  HELP\ta y\na 1\n", "has a second HELP line of a in line 2"),
         ("a 1\n# TYPE a gauge\n", "has the TYPE line of a after a sample in line 2"),
+        # Types of OpenMetrics, and what only a lenient parser accepts.
+        ("# TYPE a info\na 1\n", "is not in Prometheus's text format in line 1"),
+        ("a_total 1\n#TYPE a unknown\n", "is not in Prometheus's text format in line 2"),
+        ("# TYPE a gauge \na 1\n", "is not in Prometheus's text format in line 1"),
+        ("# HELP a C:\\x\na 1\n", "is not in Prometheus's text format in line 1"),
+        ("# HELP 1a x\na 1\n", "is not in Prometheus's text format in line 1"),
+        ("a 1 \n", "is not in Prometheus's text format in line 1"),
+        ("a{b=1} 2\n", "is not in Prometheus's text format in line 1"),
+        ("a{b='c'} 2\n", "is not in Prometheus's text format in line 1"),
+        ('a{b="c" d="e"} 2\n', "is not in Prometheus's text format in line 1"),
+        ('a{b="c",b="d"} 2\n', "is not in Prometheus's text format in line 1"),
+        ('a{b="C:\\x"} 2\n', "is not in Prometheus's text format in line 1"),
+        ('a{b-c="d"} 2\n', "is not in Prometheus's text format in line 1"),
+        ('a{__name__="b"} 2\n', "is not in Prometheus's text format in line 1"),
+        ('a 1 # {t="x"} 1\n', "is not in Prometheus's text format in line 1"),
+        ('a{b="c"} 1 # {t="x"} 1\n', "is not in Prometheus's text format in line 1"),
+        ("a 1e400\n", "is not in Prometheus's text format in line 1"),
+        ("a +nan\n", "is not in Prometheus's text format in line 1"),
+        ("# HELP\n# HELP a\n#HELP b \\\\x\\n\n# UNIT c \\x\n# EOF\n#\n", ""),
+        ("# TYPE\n# TYPE a\n# TYPE b Gauge\na -inf\nb -.5e-3\nc+1\n", ""),
+        ('a { b = "c" , d="\\"\\\\}",} 1\n', ""),
         ("a_sum 1\n# HELP a x\n# TYPE a summary\na 1\nb 1\n# HELP b y\n", ""),
         ("<html>\n", "is not in Prometheus's text format in line 1"),
         ("a 1\n", ""),
@@ -102,3 +123,9 @@ def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "gone.prom").symlink_to(tmp_path / "nowhere")
     assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems() == []
     assert NeighbourFiles(tmp_path / "missing" / "gpu_processes.prom", OURS).find_problems() == []
+
+
+def test_a_file_of_which_a_label_is_not_utf_8_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "other.prom").write_bytes(b'# HELP a \xff\na 1\nb{c="\xff"} 1\n')
+    (found,) = NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems()
+    assert "is not in Prometheus's text format in line 3" in found.why

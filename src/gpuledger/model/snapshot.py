@@ -143,7 +143,8 @@ class CgroupUsage:
     `cpu` is microseconds of all its CPUs. `memory_peak` is bytes: the kernel's own maximum, or only the
     memory at this moment if `is_sampled`. `memory_limit` is the bytes and `cpus` the number of CPUs that it
     may use: the lowest one of its cgroup and those around it, else those of the machine. Each is None if
-    it is not known. `is_limited`: the memory limit is one of a cgroup.
+    it is not known. `is_limited`: the memory limit is one of a cgroup. `sluid` is that of a Slurm job in the
+    name of its cgroup: its number becomes known later.
     """
 
     workload: Workload
@@ -153,6 +154,7 @@ class CgroupUsage:
     memory_limit: int | None = None
     cpus: int | None = None
     is_limited: bool = False
+    sluid: str = ""
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,16 @@ _CONTROLLERS: Final = (("cpuacct", "cpu"), ("memory", "memory"), ("cpuset", "cpu
 
 @dataclass(frozen=True, slots=True)
 class _Folders:
-    """The cgroup of an owner: one folder of cgroup v2, or one of each hierarchy of v1; None without it."""
+    """The cgroup of an owner: one folder of cgroup v2, or one of each hierarchy of v1; None without it.
+
+    `sluid` is that of a Slurm job in its name.
+    """
 
     unified: Path | None = None
     cpu: Path | None = None
     memory: Path | None = None
     cpuset: Path | None = None
+    sluid: str = ""
 
 
 class CgroupUsageReader:
@@ -136,7 +140,11 @@ def _job_folders(root: Path) -> dict[str, _Folders]:
     except GpuledgerError:
         return {}
     numbers = Counter(job.name for job in jobs)
-    return {job.name: _Folders(**dict(_hierarchies(root, job))) for job in jobs if numbers[job.name] == 1}
+    return {
+        job.name: _Folders(**dict(_hierarchies(root, job)), sluid=job.name if job.has_sluid else "")
+        for job in jobs
+        if numbers[job.name] == 1
+    }
 
 
 def _hierarchies(root: Path, job: JobCgroup) -> Iterator[tuple[str, Path]]:
@@ -172,7 +180,8 @@ def _owner_folders(root: Path, text: str, owner: CgroupOwner) -> _Folders:
         for controller, name in _CONTROLLERS:
             if controller in controllers.split(","):
                 found[name] = root / controller / folder
-    return _Folders(**found)
+    sluid = owner.job if found and owner.kind == "slurm" and not owner.job.isdigit() else ""
+    return _Folders(**found, sluid=sluid)
 
 
 def _outermost(path: str, owner: CgroupOwner) -> str | None:
@@ -209,6 +218,7 @@ def _read(root: Path, folders: _Folders, owner: Workload) -> CgroupUsage | None:
         _machine_memory() if limit is None else limit,
         _cpus(root, folders),
         limit is not None,
+        folders.sluid,
     )
 
 

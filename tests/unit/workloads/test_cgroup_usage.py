@@ -89,6 +89,7 @@ def test_an_owner_that_the_cgroup_names_otherwise_has_its_whole_cgroup(
     write(tmp_path / folder, cpu__stat="usage_usec 5", memory__peak=str(GIB))
     (found,) = read(CgroupUsageReader(tmp_path), in_cgroup(text, owner))
     assert (found.workload, found.cpu, found.memory_peak) == (owner, 5, GIB), what
+    assert found.sluid == (SLUID if SLUID in text else "")
 
 
 def test_limits_of_the_cgroups_around_it_count(tmp_path: Path) -> None:

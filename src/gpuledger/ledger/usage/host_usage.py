@@ -42,6 +42,17 @@ class HostPeriod:
         """CPU microseconds of all cgroups of the owner; None if they were never read."""
         return None if self.cpu is None else self.closed + self.cpu
 
+    def absorb(self, waiting: HostPeriod, *, is_other: bool) -> None:
+        """Take the cgroup of a period of which the owner is the same job, as is known now.
+
+        `is_other`: it is certainly not the cgroup that was read last. Else the counter decides, as always.
+        """
+        if waiting.cpu is not None:
+            if self.cpu is not None and (is_other or waiting.cpu < self.cpu):
+                self.closed += self.cpu
+            self.cpu, waiting.cpu = waiting.cpu, None
+        waiting.owner, waiting.over = self.owner, True
+
     def update(self, usage: CgroupUsage, unix: float, elapsed: float) -> None:
         """Add a reading."""
         self.ends, self.seen_at = unix, elapsed
@@ -68,6 +79,8 @@ class HostRecorder:
     def __init__(self) -> None:
         self._open: dict[OwnerKey, HostPeriod] = {}
         self._next = 1
+        # The owners of Slurm jobs by SLUID, from when their numbers are known.
+        self._numbered: dict[str, OwnerKey] = {}
         self._changed: list[HostPeriod] = []
 
     def resume(self, stored: Iterable[HostPeriod], next_number: int, seen_at: float) -> None:
@@ -83,7 +96,7 @@ class HostRecorder:
     def post(self, snapshot: Snapshot) -> None:
         """Add the cgroups of one tick."""
         for usage in snapshot.cgroups:
-            period = self._period(_of_node(usage.workload), snapshot)
+            period = self._period(_of_node(usage.workload), usage.sluid, snapshot)
             period.update(usage, snapshot.unix, snapshot.elapsed)
             self._changed.append(period)
         oldest = snapshot.elapsed - _ABSENCE
@@ -91,12 +104,21 @@ class HostRecorder:
             period = self._open.pop(key)
             period.over = True
             self._changed.append(period)
+        self._numbered = {sluid: key for sluid, key in self._numbered.items() if key in self._open}
 
-    def _period(self, owner: Workload, snapshot: Snapshot) -> HostPeriod:
+    def _period(self, owner: Workload, sluid: str, snapshot: Snapshot) -> HostPeriod:
         key = owner_key(owner)
+        if sluid and owner.has_sluid:
+            # Nothing may say the number any more.
+            key = self._numbered.get(sluid, key)
         period = self._open.get(key)
+        if sluid and not owner.has_sluid:
+            if period is not None and (waiting := self._open.pop(("job", sluid), None)) is not None:
+                period.absorb(waiting, is_other=key in self._numbered.values())
+                self._changed.append(waiting)
+            self._numbered[sluid] = key
         if period is None:
-            unnamed = self._unnamed(owner)
+            unnamed = self._unnamed(owner, sluid)
             period = (
                 HostPeriod(self._next, owner, snapshot.unix, snapshot.unix)
                 if unnamed is None
@@ -107,8 +129,10 @@ class HostRecorder:
         period.owner = merge_owner(period.owner, owner)
         return period
 
-    def _unnamed(self, owner: Workload) -> OwnerKey | None:
-        """The key under which an owner waited for its name."""
+    def _unnamed(self, owner: Workload, sluid: str) -> OwnerKey | None:
+        """The key under which an owner waited for its name, or a Slurm job for its number."""
+        if sluid and ("job", sluid) in self._open:
+            return ("job", sluid)
         for key, period in self._open.items():
             waiting = period.owner
             if waiting.missing in PENDING_NAMES and waiting.ids == owner.ids and any(owner.ids):

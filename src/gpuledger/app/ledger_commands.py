@@ -100,7 +100,7 @@ def make_explanation(
 
     Raises GpuledgerError.
     """
-    since, zone = settings.since or "1970-01-02", configured_time_zone(values)
+    since, zone = settings.since or "1970-01-01T00:00:00Z", configured_time_zone(values)
     requested = parse_range(since, settings.until, period, current_time_of(history), zone)
     scope = ExplainScope(
         resolve_watched_range(history, requested),

@@ -6,6 +6,7 @@ of the ledger say when it was watched.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _BEGINNING = 2 * 86_400 // QUARTER
 # Far after all data: the year 9987.
 _END = 253_000_000_000 // QUARTER
+# A clock that shows a time before 2020 was not set.
+_CLOCK_SET = 1_577_836_800 // QUARTER
 _BY_QUARTER = ("spans", "hours", "hour_times", "time_spans", "hour_gpu_time")
 # Stretches of presence. The current one of a session ends with its last sight.
 _STRETCHES = (
@@ -81,9 +84,21 @@ def resolve_watched_range(history: History, requested: RequestedRange) -> Report
         )
     first = history.first_quarter or 0
     found = resolve_range(requested, history.cuts_around, last, float(first * QUARTER))
+    if first < _CLOCK_SET <= found.begins:
+        found = replace(found, notes=(*found.notes, _unset_clock_note(history, first, found.zone)))
     # A folded hour counts from its begin, which can be before the requested one.
     require_watched_range(history, found.begins, found.ends, requested.zone)
     return found
+
+
+def _unset_clock_note(history: History, first: int, zone: tzinfo | None) -> str:
+    """A sentence on the data from before the clock of the machine was set. `first` is their first quarter."""
+    ends = _end_before(history, _CLOCK_SET) or first * QUARTER
+    times = [format_local_time(unix, zone) for unix in (first * QUARTER, ends)]
+    return (
+        f"The ledger also has GPU time from {times[0]} to {times[1]}, read before the machine's clock was "
+        "set: it counts there and not in this range; --since 1970-01-01T00:00Z --until 2020-01-01 reports it."
+    )
 
 
 def require_watched_range(history: History, since: int, until: int, zone: tzinfo | None = None) -> None:

@@ -10,8 +10,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from builders import FakeClock, gpu, process, reading
-from gpuledger.ledger.report.ranges import RequestedRange
+from gpuledger.app.ledger_commands import make_explanation
+from gpuledger.config.report import ExplainSettings
+from gpuledger.ledger.report.ranges import RequestedRange, parse_range
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.store import Store
 from gpuledger.ledger.store.watched_range import (
@@ -191,3 +195,40 @@ def test_deleted_history_is_named(tmp_path: Path) -> None:
         )
         books.commit()
     assert "it was deleted (store.hours, store.max_size) or damaged" in line_of(run.store.file)
+
+
+def set_clock_later(folder: Path, unset: float = 30.0) -> Path:
+    """A ledger of a machine without a battery: 50 minutes after the boot, its clock is set to UNIX."""
+    run = Run(folder, clock=FakeClock(unset))
+    for tick in range(76):
+        run.tick({A: tick * J}, [process(A, 1)], seconds=40)
+    run.clock.now_unix = UNIX + 1000
+    for tick in range(76, 84):
+        run.tick({A: tick * J}, [process(A, 1)], seconds=40)
+    run.store.close()
+    return run.store.file
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/New_York"])
+def test_time_from_before_the_clock_was_set_is_named_and_nothing_is_lost(tmp_path: Path, zone: str) -> None:
+    file = set_clock_later(tmp_path)
+    ranges = {"2020-06-01": "now", "1970-01-01T00:00Z": "2020-01-01"}
+    found = []
+    with closing(History(file)) as history:
+        for since, until in ranges.items():
+            within = resolve_watched_range(
+                history, parse_range(since, until, "", history.latest, ZoneInfo(zone))
+            )
+            report = build_report(history, "owner", Prices(), within)
+            notes = [note for note in report.notes if "before the machine's clock was set" in note]
+            found.append((report.watched, len(notes)))
+    (today, said), (before, not_said) = found
+    # The interval in which the clock was set belongs to the new time.
+    assert (today, before) == (320_000_000, 3_000_000_000)
+    assert (said, not_said) == (1, 0)
+
+
+def test_an_explanation_begins_with_the_ledger_even_in_1970(tmp_path: Path) -> None:
+    with closing(History(set_clock_later(tmp_path))) as history:
+        found = make_explanation(history, "gpu:0", ExplainSettings(), {"report.timezone": "Asia/Tokyo"})
+    assert sum(one.microseconds for one in found.time_intervals) == 3_320_000_000

@@ -12,7 +12,7 @@ from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.usage_rows import HostUsage, UsageRow
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.usage_history import read_device_usage, read_host_usage, read_usage
+from gpuledger.ledger.store.usage_history import read_host_usage, read_usage
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import GpuProcess
@@ -115,12 +115,6 @@ def only_row(file: Path, by: str = "job", **range_: Any) -> UsageRow:
     """The only row of a file."""
     (row,) = usage_of(file, by, **range_).values()
     return row
-
-
-def device_usage_of(file: Path, since: int = 0, until: int = 2**40) -> dict[str, UsageRow]:
-    """The rows of whole devices."""
-    with closing(History(file)) as history:
-        return read_device_usage(history, since, until)
 
 
 def host_usage_of(file: Path, by: str = "job", until: int = 2**33) -> list[HostUsage]:

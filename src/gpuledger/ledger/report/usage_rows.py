@@ -31,7 +31,7 @@ class UsageBar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What one key of a grouping did on one Device; the key () is the Device itself.
+    """What one key of a grouping did on one Device.
 
     Times are whole microseconds, `begins` and `ends` the unix seconds of the first and the last sight in the
     range, memory is bytes, ratios are 0 to 1. What the driver did not report is None.
@@ -41,18 +41,14 @@ class UsageRow:
       another owner was there, too.
     - `active`, `inactive`: an engine was certainly busy for it, or certainly none. The rest is unknown.
     - `sm_mean`, `sm_peak`: SM share of its processes together, the mean over `sm_known` resident time.
-      `sm_mean_seen` is over all of `seen`: time without a process counts as 0.
-    - `busy_mean`: the Device's own utilization while it was there, over `busy_known`.
-    - `memory_mean`, `memory_peak`: of its processes together at one moment. `memory_peak_high` is more only
-      if several owners of the key, such as two jobs of a user, were on the Device at the same time: their
-      peaks need not have been, and `memory_peak` is the highest of one, or the mean of all together.
-      `memory_size` is the Device's memory.
+    - `memory_mean`, `memory_peak`: of its processes together at one moment. If several owners of the key,
+      such as two jobs of a user, were on the Device at the same time, `memory_peak` is the highest of one, or
+      the mean of all together. `memory_size` is the Device's memory.
     - `starts`: presences of which the first activity was seen, `waited` the time from their allocations (or
-      first processes) to it, summed. `waiting`: the longest presence that had no activity so far.
+      first processes) to it, summed.
     - `throttled`: time with reduced clocks by reason, of `throttle_known`.
     - `pcie_tx` to `nvlink_rx`: bytes of the whole Gpu while it was there: its own if `shared` is 0.
     - `is_merged`: owners of the key overlapped: times and bytes are those of the union, and estimates.
-    - `is_complete`: False if the books kept this only for a part of the range.
     """
 
     key: tuple[str, ...]
@@ -68,16 +64,11 @@ class UsageRow:
     sm_mean: float | None
     sm_peak: float | None
     sm_known: int
-    sm_mean_seen: float | None
-    busy_mean: float | None
-    busy_known: int
     memory_mean: float | None
     memory_peak: int | None
-    memory_peak_high: int | None
     memory_size: int | None
     starts: int
     waited: int
-    waiting: int | None
     throttled: Mapping[str, int]
     throttle_known: int
     pcie_tx: int | None
@@ -85,7 +76,6 @@ class UsageRow:
     nvlink_tx: int | None
     nvlink_rx: int | None
     is_merged: bool
-    is_complete: bool
     bars: tuple[UsageBar, ...]
 
 
@@ -94,9 +84,8 @@ class HostUsage:
     """What the cgroups of one owner used on the node, from `begins` to `ends` (unix seconds).
 
     `cpu` is microseconds since the cgroup was created, of a requeued job also of earlier ones; `memory_peak`
-    and `memory_limit` are bytes. `memory_peak_is_sampled`: the kernel keeps no maximum; this is the largest
-    of the readings. `cpus` is the number of CPUs that it may use. Without a limit, both are those of the
-    machine; `is_limited` says whether memory has one. None is not known.
+    and `memory_limit` are bytes. `cpus` is the number of CPUs that it may use. Without a limit, both are
+    those of the machine; `is_limited` says whether memory has one. None is not known.
     """
 
     key: tuple[str, ...]
@@ -104,19 +93,16 @@ class HostUsage:
     ends: float
     cpu: int | None
     memory_peak: int | None
-    memory_peak_is_sampled: bool
     memory_limit: int | None
     cpus: int | None
     is_limited: bool = False
 
 
 class StoredCell(NamedTuple):
-    """A cell of the ledger. `is_folded`: of an hour; `is_waiting`: its presence had no activity so far."""
+    """A cell of the ledger. `is_folded`: of an hour."""
 
-    period: int
     cell: UsageCell
     is_folded: bool
-    is_waiting: bool
 
 
 @dataclass(slots=True)
@@ -126,15 +112,11 @@ class UsageSums:
     sums: UsageCell | None = None
     peak_high: int | None = None
     is_merged: bool = False
-    waiting: dict[int, int] = field(default_factory=dict)
     # Begin (unix seconds), minutes, hundredths of a second busy and seen of each bar.
     bars: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def add(self, cells: Sequence[StoredCell]) -> None:
         """Add the cells of one quarter, or of one folded hour."""
-        for one in cells:
-            if one.is_waiting:
-                self.waiting[one.period] = self.waiting.get(one.period, 0) + one.cell.seen
         found = [one.cell for one in cells]
         numerator, denominator = _union(found)
         self.is_merged = self.is_merged or numerator < denominator
@@ -157,14 +139,11 @@ class UsageSums:
         else:
             self.sums.add_sums(cell)
 
-    def row(
-        self, key: tuple[str, ...], device: str, size: int | None, *, is_complete: bool, bars: int = MOST_BARS
-    ) -> UsageRow:
+    def row(self, key: tuple[str, ...], device: str, size: int | None, *, bars: int = MOST_BARS) -> UsageRow:
         """The row; `size` is the memory of the Device in bytes. At least one cell must have been added."""
         cell = self.sums
         assert cell is not None
         is_known = bool(cell.active or cell.inactive)
-        empty = max(cell.seen - cell.resident, 0)
         memory = cell.memory / cell.memory_known if cell.memory_known else None
         peak = cell.memory_peak
         if self.is_merged and peak is not None and memory is not None:
@@ -184,16 +163,11 @@ class UsageSums:
             _ratio(cell.sm, cell.sm_known),
             None if cell.sm_peak is None else cell.sm_peak / RATIO,
             cell.sm_known,
-            None if cell.resident and not cell.sm_known else _ratio(cell.sm, cell.sm_known + empty),
-            _ratio(cell.busy, cell.busy_known),
-            cell.busy_known,
             memory,
             peak,
-            self.peak_high,
             size,
             cell.starts,
             cell.waited,
-            max(self.waiting.values(), default=None),
             dict(sorted(cell.throttled.items())),
             cell.throttle_known,
             cell.pcie_tx,
@@ -201,7 +175,6 @@ class UsageSums:
             cell.nvlink_tx,
             cell.nvlink_rx,
             self.is_merged,
-            is_complete,
             _picture(self.bars, bars),
         )
 

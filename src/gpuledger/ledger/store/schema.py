@@ -304,7 +304,8 @@ ALTER TABLE usage ADD COLUMN active INTEGER;
 ALTER TABLE usage ADD COLUMN first_active REAL;
 -- Bytes of memory of each Device, as last read.
 CREATE TABLE device_memory (uuid TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
--- The presence of an owner on a Device, as in UsagePeriod; owner is JSON, null for the Device itself.
+-- The presence of an owner on a Device, as in UsagePeriod; owner is JSON (of earlier versions also null, for
+-- the Device itself).
 CREATE TABLE usage_periods (
     number INTEGER PRIMARY KEY, device TEXT NOT NULL, owner TEXT NOT NULL, begins REAL NOT NULL,
     start TEXT NOT NULL, over INTEGER NOT NULL, last_quarter INTEGER NOT NULL

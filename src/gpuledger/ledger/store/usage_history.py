@@ -15,14 +15,12 @@ from gpuledger.ledger.report.usage_rows import MOST_BARS, HostUsage, StoredCell,
 from gpuledger.ledger.store.schema import USAGE_FROM, meta_value
 from gpuledger.ledger.store.usage_tables import (
     COLUMNS,
-    DEVICE_ITSELF,
     cell_from_row,
     host_periods_from_rows,
     owner_from_text,
 )
 from gpuledger.ledger.usage.host_usage import HostPeriod
 from gpuledger.ledger.usage.usage_cell import larger
-from gpuledger.ledger.usage.usage_period import WAITING
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.workload import Workload
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 _CELL_COLUMNS: Final = ", ".join(f"cell.{name}" for name in COLUMNS)
 _CELLS: Final = " UNION ALL ".join(
-    f"SELECT quarter, period, {is_folded} AS is_folded, device, owner, start, {_CELL_COLUMNS}"
+    f"SELECT quarter, period, {is_folded} AS is_folded, device, owner, {_CELL_COLUMNS}"
     f" FROM {table} AS cell JOIN usage_periods ON number = period"
     " WHERE quarter >= :since AND quarter < :until"
     for table, is_folded in (("usage_hours", 1), ("usage_quarters", 0))
@@ -80,21 +78,6 @@ def read_usage(
         party = party_of(device, owner)
         return grouping.key(party) if is_own(party) else None
 
-    return _read_rows(history, key_of, since, until, bars)
-
-
-def read_device_usage(history: History, since: int, until: int, bars: int = MOST_BARS) -> dict[str, UsageRow]:
-    """What all owners of each Device did together, by its uuid. Raises sqlite3.Error."""
-
-    def key_of(_: str, text: str) -> Key | None:
-        return () if text == DEVICE_ITSELF else None
-
-    return {row.device: row for row in _read_rows(history, key_of, since, until, bars)}
-
-
-def _read_rows(
-    history: History, key_of: Callable[[str, str], Key | None], since: int, until: int, bars: int
-) -> list[UsageRow]:
     sums: dict[_Place, UsageSums] = defaultdict(UsageSums)
     within = {"since": since, "until": until}
     found = history.connection.execute(_ORDERED, within)
@@ -105,10 +88,8 @@ def _read_rows(
         for place, together in cells.items():
             sums[place].add(together)
     sizes = dict(history.connection.execute("SELECT uuid, bytes FROM device_memory"))
-    begun, first = usage_from(history), history.first_quarter
-    is_complete = begun is not None and (first is None or max(since, first) >= begun)
     return [
-        one.row(place.key, place.device, sizes.get(place.device), is_complete=is_complete, bars=bars)
+        one.row(place.key, place.device, sizes.get(place.device), bars=bars)
         for place, one in sorted(sums.items(), key=itemgetter(0))
     ]
 
@@ -116,11 +97,10 @@ def _read_rows(
 def _stored_cells(
     rows: Iterator[tuple[Any, ...]], key_of: Callable[[str, str], Key | None]
 ) -> Iterator[tuple[_Place, StoredCell]]:
-    for quarter, period, is_folded, device, owner, start, *columns in rows:
+    for quarter, _, is_folded, device, owner, *columns in rows:
         key = key_of(device, owner)
         if key is not None:
-            cell = cell_from_row(quarter, columns)
-            yield _Place(key, device), StoredCell(period, cell, bool(is_folded), start == WAITING)
+            yield _Place(key, device), StoredCell(cell_from_row(quarter, columns), bool(is_folded))
 
 
 def read_host_usage(
@@ -154,7 +134,6 @@ def _host_usage(key: Key, periods: list[HostPeriod]) -> HostUsage:
         max(period.ends for period in periods),
         sum(known) if known else None,
         peak,
-        any(period.is_sampled for period in periods),
         last.memory_limit,
         last.cpus,
         last.is_limited,

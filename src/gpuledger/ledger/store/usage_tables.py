@@ -24,8 +24,8 @@ from gpuledger.model.workload import Workload
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# The owner in the row of the presence of a Device itself.
-DEVICE_ITSELF: Final = "null"
+# The owner in rows of earlier versions: the presence of a Device itself.
+_DEVICE_ITSELF: Final = "null"
 # The columns of a cell, in the order of the schema.
 _SIGHTS: Final = ("begins", "ends")
 NUMBERS: Final = (*SUMS, *PEAKS, *BYTES)
@@ -132,18 +132,16 @@ def cell_from_row(quarter: int, row: Sequence[Any]) -> UsageCell:
     return found
 
 
-def owner_text(owner: Workload | None) -> str:
+def owner_text(owner: Workload) -> str:
     """The owner as JSON, without what differs between its processes; without a name, it keeps its ids."""
-    if owner is None:
-        return DEVICE_ITSELF
     if is_named(owner):
         owner = replace(owner, pod_uid="", container_id="", step="", found_by="", missing="")
     return json.dumps(owner_fields(owner), separators=(",", ":"), sort_keys=True)
 
 
 def owner_from_text(text: str) -> Workload | None:
-    """The inverse of `owner_text`."""
-    return None if text == DEVICE_ITSELF else owner_from_fields(json.loads(text))
+    """The inverse of `owner_text`; None for a Device itself."""
+    return None if text == _DEVICE_ITSELF else owner_from_fields(json.loads(text))
 
 
 def _period_row(period: UsagePeriod, unix: float) -> tuple[object, ...]:
@@ -174,9 +172,9 @@ def load_usage(connection: Connection, devices: Mapping[str, Device]) -> StoredU
     query = "SELECT number, device, owner, begins, start FROM usage_periods WHERE NOT over"
     found = []
     for number, device, text, begins, start in connection.execute(query):
-        if device in devices:
-            owner = owner_from_text(text)
-            key = () if owner is None else usage_key(owner)
+        owner = owner_from_text(text)
+        if device in devices and owner is not None:
+            key = usage_key(owner)
             found.append(UsagePeriod(number, devices[device], owner, begins, 0.0, key, _known_start(start)))
     return StoredUsage(tuple(found), _next_number(connection, "usage_periods"))
 

@@ -27,15 +27,14 @@ def usage_key(owner: Workload) -> UsageKey:
 class UsagePeriod:
     """One presence: the Device is allocated to the owner, or has processes of it, without a long absence.
 
-    `owner` is None for the Device itself, which is present whenever it is read. `begins` is unix seconds,
-    `wait` the microseconds so far in which no engine was busy for it. `seen_at` is the last sight on the
-    source's clock, `read` the number of that reading of the Device. `unthrottled` is the time seen since the
-    counters of throttling were last read.
+    `begins` is unix seconds, `wait` the microseconds so far in which no engine was busy for it. `seen_at` is
+    the last sight on the source's clock, `read` the number of that reading of the Device. `unthrottled` is
+    the time seen since the counters of throttling were last read.
     """
 
     number: int
     device: Device
-    owner: Workload | None
+    owner: Workload
     begins: float
     seen_at: float
     key: UsageKey = ()
@@ -50,9 +49,7 @@ class UsagePeriod:
     def awaits_name(self) -> bool:
         """Whether a name can still arrive that changes the identity of the owner."""
         owner = self.owner
-        return owner is not None and (
-            owner.missing in PENDING_NAMES or owner.user.isdigit() or owner.has_sluid
-        )
+        return owner.missing in PENDING_NAMES or owner.user.isdigit() or owner.has_sluid
 
     def cell_of(self, tick: Tick) -> UsageCell:
         """The cell of the quarter in which a tick begins."""
@@ -194,7 +191,7 @@ class TickSums:
         cell.seen += length
         if self.is_allocated:
             cell.allocated += length
-        if tick.owners > 1 or (tick.owners and not (self.is_owner or self.is_allocated or not period.key)):
+        if tick.owners > 1 or (tick.owners and not (self.is_owner or self.is_allocated)):
             cell.shared += length
         if self.processes:
             self._book_processes(cell, length, milliseconds)
@@ -234,8 +231,6 @@ class TickSums:
 
     def _bar_share(self, tick: Tick) -> int | None:
         """The utilization for the picture: of its processes, else the Device's if nobody else has it."""
-        if not self.period.key:
-            return tick.busy if tick.busy is not None else self.share if self.processes else 0
         if not self.old:
             return 0 if self.active is False else None
         if self.share is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -47,7 +47,6 @@ class _DeviceUsage:
     """
 
     device: Device
-    whole: UsagePeriod | None = None
     owners: dict[UsageKey, UsagePeriod] = field(default_factory=dict)
     placed: dict[int, tuple[Workload, UsagePeriod]] = field(default_factory=dict)
     groups: dict[UsagePeriod, list[OpenSession]] = field(default_factory=dict)
@@ -57,12 +56,6 @@ class _DeviceUsage:
     counters: tuple[float | None, ...] = _NO_COUNTERS
     reads: int = 0
     memory: int | None = None
-
-    def periods(self) -> Iterator[UsagePeriod]:
-        """All presences, the Device's own first."""
-        if self.whole is not None:
-            yield self.whole
-        yield from self.owners.values()
 
     def moved(self, reading: Reading) -> tuple[int | None, ...]:
         """Bytes moved since the last tick; empty if no counter is read, None for one that restarted."""
@@ -98,10 +91,7 @@ class UsageRecorder:
         for period in stored:
             period.seen_at = seen_at
             one = self._devices.setdefault(period.device.uuid, _DeviceUsage(period.device))
-            if period.owner is None:
-                one.whole = period
-            else:
-                one.owners[period.key] = period
+            one.owners[period.key] = period
         self._next = next_number
 
     def interrupt(self) -> None:
@@ -155,7 +145,7 @@ class UsageRecorder:
     def _forget_waits(self) -> None:
         """After a gap it is not known whether an engine was busy for those who waited."""
         for one in self._devices.values():
-            for period in one.periods():
+            for period in one.owners.values():
                 if period.start is WAITING:
                     period.start = UNKNOWN_START
                     self._changed.append(period)
@@ -244,13 +234,12 @@ class UsageRecorder:
             one.allocated = known
         return [period for _, period in known]
 
-    def _begin(self, one: _DeviceUsage, key: UsageKey, owner: Workload | None, tick: Tick) -> UsagePeriod:
+    def _begin(self, one: _DeviceUsage, key: UsageKey, owner: Workload, tick: Tick) -> UsagePeriod:
         """A new presence. One that is found after a gap began at an unknown time."""
-        start = UNKNOWN_START if owner is None or not tick.microseconds else WAITING
+        start = WAITING if tick.microseconds else UNKNOWN_START
         period = UsagePeriod(self._next, one.device, owner, tick.unix, tick.elapsed, key, start)
         self._next += 1
-        if owner is not None:
-            one.owners[key] = period
+        one.owners[key] = period
         self._changed.append(period)
         return period
 
@@ -279,7 +268,7 @@ class UsageRecorder:
 
     def _name(self, period: UsagePeriod, owner: Workload) -> None:
         """Use the newest names of an owner."""
-        known = owner if period.owner is None else merge_owner(period.owner, owner)
+        known = merge_owner(period.owner, owner)
         if known != period.owner and not (known.missing in PENDING_NAMES and usage_key(known) != period.key):
             period.owner = known
             self._changed.append(period)
@@ -296,25 +285,13 @@ class UsageRecorder:
 
     def _book(self, one: _DeviceUsage, found: dict[UsagePeriod, TickSums], tick: Tick) -> None:
         tick.owners = sum([sums.is_allocated or sums.is_owner for sums in found.values()])
-        if one.whole is None:
-            one.whole = self._begin(one, (), None, tick)
         if one.present != (present := tuple(found)):
             one.present, self.is_due = present, True
-        whole = TickSums(one.whole)
-        for sums in found.values():
-            if sums.processes:
-                whole.add_sums(sums)
-            self._book_sums(sums, tick)
-        whole.is_allocated = bool(one.allocated)
-        if tick.busy is not None:
-            whole.active = tick.busy > 0 or bool(whole.active)
-        self._book_sums(whole, tick)
-
-    def _book_sums(self, sums: TickSums, tick: Tick) -> None:
-        period, start = sums.period, sums.period.start
-        self._cells[tick.quarter, period.number] = sums.book(tick)
-        if period.start is not start:
-            self._changed.append(period)
+        for period, sums in found.items():
+            start = period.start
+            self._cells[tick.quarter, period.number] = sums.book(tick)
+            if period.start is not start:
+                self._changed.append(period)
 
     def _record_memory(self, one: _DeviceUsage, reading: Reading) -> None:
         size = reading.values.get(q.MEMORY_TOTAL)
@@ -325,7 +302,7 @@ class UsageRecorder:
         """Add the throttled time of an interval to all who were there, in proportion to their time in it."""
         for one in self._devices.values():
             interval = throttled.get(one.device.gpu.uuid)
-            for period in one.periods():
+            for period in one.owners.values():
                 seen, period.unthrottled = period.unthrottled, 0
                 cell = period.cell
                 if interval is None or not seen or cell is None:
@@ -348,9 +325,7 @@ class UsageRecorder:
                 continue
             for key in [key for key, period in one.owners.items() if period.seen_at < oldest]:
                 self._end(one.owners.pop(key))
-            if uuid not in here and (one.whole is None or one.whole.seen_at < oldest):
-                if one.whole is not None:
-                    self._end(one.whole)
+            if uuid not in here and not one.owners:
                 del self._devices[uuid]
 
     def _end(self, period: UsagePeriod) -> None:
@@ -372,7 +347,7 @@ class UsageRecorder:
     def mark_all_changed(self) -> None:
         """Mark everything in memory as not stored: the store was replaced."""
         for uuid, one in self._devices.items():
-            for period in one.periods():
+            for period in one.owners.values():
                 self._changed.append(period)
                 if period.cell is not None:
                     self._cells[period.cell.quarter, period.number] = period.cell
@@ -396,13 +371,12 @@ def _same_pod(one: _DeviceUsage, owner: Workload) -> UsagePeriod | None:
     """The presence of the named pod of a process of which only the UID of the pod is known."""
     if owner.missing not in PENDING_NAMES or not owner.pod_uid or owner.pod:
         return None
-    named = (period for period in one.owners.values() if period.owner is not None and period.owner.pod)
-    return next((period for period in named if period.owner and period.owner.pod_uid == owner.pod_uid), None)
+    named = (period for period in one.owners.values() if period.owner.pod)
+    return next((period for period in named if period.owner.pod_uid == owner.pod_uid), None)
 
 
 def _can_be_renamed(old: UsagePeriod, before: Mapping[int, tuple[Workload, UsagePeriod]]) -> bool:
     """Whether a presence is that of the owner that one of its processes has now."""
     if old.awaits_name:
         return True
-    is_unknown = old.owner is not None and old.owner.kind == "unknown"
-    return is_unknown and sum(period is old for _, period in before.values()) == 1
+    return old.owner.kind == "unknown" and sum(period is old for _, period in before.values()) == 1

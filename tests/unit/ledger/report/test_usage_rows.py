@@ -36,7 +36,7 @@ def test_jobs_of_a_user_at_the_same_time_use_the_gpu_together(tmp_path: Path) ->
     assert row.memory_mean == pytest.approx(3 * GIB, rel=0.02)
     # Peaks of single jobs are 1 and 2 GiB; the mean of both together is a better lower bound.
     assert row.memory_peak == pytest.approx(3 * GIB, rel=0.02)
-    assert row.memory_peak <= row.memory_peak_high == 3 * GIB
+    assert row.memory_peak <= 3 * GIB
 
 
 def test_jobs_of_a_user_one_after_the_other_are_exact(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_jobs_of_a_user_one_after_the_other_are_exact(tmp_path: Path) -> None:
     row = only_row(node.file, "user")
     assert (row.is_merged, row.seen, row.sm_known) == (False, 150 * SECOND, 150 * SECOND)
     assert (row.sm_mean, row.memory_mean) == (pytest.approx(0.25), pytest.approx(2 * GIB))
-    assert (row.memory_peak, row.memory_peak_high) == (3 * GIB, 3 * GIB)
+    assert row.memory_peak == 3 * GIB
     assert sum(bar.seen for bar in row.bars) == 150 * SECOND
     assert [bar.ratio for bar in row.bars] == [pytest.approx(0.25)] * len(row.bars)
 
@@ -57,17 +57,17 @@ def cell(quarter: int, ratio: float, minutes: range, **values: int) -> StoredCel
     for minute in minutes:
         bars.add(minute, round(ratio * RATIO) * 60 * SECOND, 60 * SECOND)
     found = UsageCell(quarter, quarter * 900.0, quarter * 900.0 + 900, bars=bars, **values)
-    return StoredCell(1, found, is_folded=False, is_waiting=False)
+    return StoredCell(found, is_folded=False)
 
 
 def test_the_picture_has_equal_bars_without_gaps() -> None:
     sums = UsageSums()
     sums.add([cell(QUARTER, 0.5, range(10, 15), seen=300 * SECOND)])
     sums.add([cell(QUARTER + 2, 1.0, range(5), seen=300 * SECOND)])
-    row = sums.row((), A.uuid, None, is_complete=True, bars=60)
+    row = sums.row((), A.uuid, None, bars=60)
     assert [(bar.begins - BEGINS, bar.seconds) for bar in row.bars] == [(600 + 60 * n, 60) for n in range(25)]
     assert [bar.ratio for bar in row.bars] == [0.5] * 5 + [None] * 15 + [1.0] * 5
-    few = sums.row((), A.uuid, None, is_complete=True, bars=5)
+    few = sums.row((), A.uuid, None, bars=5)
     assert [bar.ratio for bar in few.bars] == [0.5, None, None, None, 1.0]
     assert {bar.seconds for bar in few.bars} == {300}
 
@@ -76,9 +76,9 @@ def test_bars_of_folded_hours_are_five_minutes_or_more() -> None:
     hour = UsageCell(QUARTER, BEGINS, BEGINS + 3600, seen=3600 * SECOND)
     hour.bars = UsageBars(bytearray(b"\x30\x75\x30\x75" * HOUR_BARS))
     sums = UsageSums()
-    sums.add([StoredCell(1, hour, is_folded=True, is_waiting=False)])
+    sums.add([StoredCell(hour, is_folded=True)])
     sums.add([cell(QUARTER + 4, 0.0, range(15), seen=900 * SECOND)])
-    row = sums.row((), A.uuid, None, is_complete=True)
+    row = sums.row((), A.uuid, None)
     assert {bar.seconds for bar in row.bars} == {300}
     assert [bar.ratio for bar in row.bars] == [1.0] * 12 + [0.0] * 3
 
@@ -87,7 +87,7 @@ def test_a_presence_that_was_seen_at_one_moment_has_no_means() -> None:
     moment = UsageCell(QUARTER, BEGINS, BEGINS, memory_peak=GIB, sm_peak=5000)
     moment.bars = UsageBars(bytearray(no_hour_bars()[:60]))
     sums = UsageSums()
-    sums.add([StoredCell(1, moment, is_folded=False, is_waiting=False)])
-    row = sums.row((), A.uuid, None, is_complete=True)
+    sums.add([StoredCell(moment, is_folded=False)])
+    row = sums.row((), A.uuid, None)
     assert (row.seen, row.sm_mean, row.memory_mean, row.bars) == (0, None, None, ())
-    assert (row.memory_peak, row.memory_peak_high, row.sm_peak) == (GIB, GIB, 0.5)
+    assert (row.memory_peak, row.sm_peak) == (GIB, 0.5)

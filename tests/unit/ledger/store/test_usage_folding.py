@@ -31,9 +31,9 @@ def test_presences_of_an_owner_become_one_in_a_folded_hour(tmp_path: Path) -> No
         for _ in range(7):
             node.see(seconds=15.0, busy=0.0)
     before = only_row(node.file, "user")
-    assert rows(node.file, "SELECT count(*) FROM usage_periods WHERE owner != 'null'") == [(5,)]
+    assert rows(node.file, "SELECT count(*) FROM usage_periods") == [(5,)]
     found = folded(node.file, HOUR + 3600, tmp_path / "folded.db")
-    assert rows(found, "SELECT count(*) FROM usage_hours WHERE period > 1") == [(1,)]
+    assert rows(found, "SELECT count(*) FROM usage_hours") == [(1,)]
     after = only_row(found, "user")
     assert (after.seen, after.starts, after.sm_mean) == (50 * SECOND, 5, pytest.approx(0.5))
     assert (after.memory_peak, after.memory_mean) == (5 * GIB, before.memory_mean)
@@ -83,9 +83,8 @@ def test_the_file_of_an_earlier_version_has_no_usage_until_now(tmp_path: Path) -
         later.see(process(A, 1, workload=ANN))
     later.store.close()
     row = only_row(file)
-    assert (row.seen, row.is_complete) == (10 * SECOND, False)
+    assert row.seen == 10 * SECOND
     since = int(HOUR // 900) + 2
-    assert only_row(file, since=since).is_complete
     with closing(History(file)) as history:
         assert usage_from(history) == since
     # The session goes on. It is not known for how long an engine was busy for it before.
@@ -135,3 +134,25 @@ def test_another_gpu_does_not_count(tmp_path: Path) -> None:
     for _ in range(11):
         node.see(process(A, 1, workload=ANN), process(other, 1, workload=ANN), devices=(A, other))
     assert {device for _, device in usage_of(node.file)} == {A.uuid, other.uuid}
+
+
+def test_usage_of_a_device_itself_that_earlier_versions_stored_is_ignored(tmp_path: Path) -> None:
+    node = usage_node(tmp_path)
+    for _ in range(11):
+        node.see(process(A, 1, workload=USER))
+    before = usage_of(node.file)
+    node.store.close()
+    with closing(sqlite3.connect(node.file)) as connection, connection:
+        connection.execute(
+            "INSERT INTO usage_periods SELECT 99, device, 'null', begins, start, 0, last_quarter"
+            " FROM usage_periods"
+        )
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(usage_quarters)")]
+        values = ", ".join("99" if name == "period" else name for name in columns)
+        connection.execute(f"INSERT INTO usage_quarters SELECT {values} FROM usage_quarters")
+    assert usage_of(node.file) == before
+    again = UsageNode(tmp_path, clock=FakeClock(HOUR + 60, elapsed=5000.0))
+    for _ in range(11):
+        again.see(process(A, 1, workload=USER))
+    assert usage_of(again.file).keys() == before.keys()
+    assert only_row(again.file).seen == 20 * SECOND

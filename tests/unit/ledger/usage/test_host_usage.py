@@ -25,7 +25,7 @@ def test_the_last_value_of_the_counter_and_the_largest_memory_are_kept(tmp_path:
         see(node, CgroupUsage(ANN, number * 20 * SECOND, peak, False, 8 * GIB, 4))
     (found,) = host_usage_of(node.file)
     assert (found.key, found.cpu, found.memory_peak) == (("", "7"), 100 * SECOND, 3 * GIB)
-    assert (found.memory_limit, found.cpus, found.memory_peak_is_sampled) == (8 * GIB, 4, False)
+    assert (found.memory_limit, found.cpus) == (8 * GIB, 4)
     assert found.ends - found.begins == 40
 
 
@@ -58,7 +58,7 @@ def test_owners_are_separate_and_unknown_values_absent(tmp_path: Path) -> None:
     node = usage_node(tmp_path)
     see(node, CgroupUsage(ANN, None, GIB, True), CgroupUsage(DAN, SECOND))
     found = {one.key[-1]: one for one in host_usage_of(node.file)}
-    assert (found["7"].cpu, found["7"].memory_peak, found["7"].memory_peak_is_sampled) == (None, GIB, True)
+    assert (found["7"].cpu, found["7"].memory_peak) == (None, GIB)
     assert (found["8"].cpu, found["8"].memory_peak, found["8"].memory_limit) == (SECOND, None, None)
 
 

@@ -114,6 +114,26 @@ _WITHOUT_EQUIVALENT = {
     refused: there are no dumps; gpuledger record FILE writes readings to a file
 --enable-pprof false [DCGM_EXPORTER_ENABLE_PPROF]
     refused: Go profiling
+--config-file '' [DCGM_EXPORTER_CONFIG_FILE]
+    refused: write the settings into a file for --config
+--web-read-timeout 10s [DCGM_EXPORTER_WEB_READ_TIMEOUT]
+    refused: see the flags --web.limits.* of gpuledger
+--web-write-timeout 30s [DCGM_EXPORTER_WEB_WRITE_TIMEOUT]
+    refused: see the flags --web.limits.* of gpuledger
+--max-concurrent-scrapes 16 [DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES]
+    refused: see the flags --web.limits.* of gpuledger
+--enable-exporter-metrics false [DCGM_EXPORTER_ENABLE_EXPORTER_METRICS]
+    refused: gpuledger's own metrics are at /metrics/native
+--watch-max-keep-age DURATION [DCGM_EXPORTER_WATCH_MAX_KEEP_AGE]
+    ignored: there is no DCGM here that keeps samples
+--watch-max-keep-samples NUMBER [DCGM_EXPORTER_WATCH_MAX_KEEP_SAMPLES]
+    ignored: there is no DCGM here that keeps samples
+--health-require-gpus false [DCGM_EXPORTER_HEALTH_REQUIRE_GPUS]
+    refused: /health names missing GPUs
+--container-labels false [DCGM_EXPORTER_CONTAINER_LABELS]
+    refused: owners of processes are in the dialect native
+--container-runtime-socket '' [DCGM_CONTAINER_RUNTIME_SOCKET]
+    refused: see --docker-socket and --podman-socket
 """,
     "nvidia_gpu_exporter": """
 --web.network tcp

@@ -9,32 +9,11 @@ from typing import Final
 
 from gpuledger.config.compatibility import compatible, settings_group
 from gpuledger.model.settings import boolean, choice, integer, text
+from gpuledger.sources.settings import parse_group
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 
-_HIGHEST_GPU: Final = 1023
 # Hosts up to the first dot. nvidia-dcgm is the GPU Operator's Service, which routes to the caller's own node.
 _THIS_MACHINE: Final = frozenset({"", "localhost", "127", "::1", "nvidia-dcgm"})
-
-
-def _parse_devices(value: object) -> str:
-    """Comma-separated GPU indices from `g`, `g:0,2-3` or `f`; empty for all."""
-    written = text(value).strip()
-    if written in ("f", "g"):
-        return ""
-    if written.split(":", 1)[0] == "i":
-        raise ValueError(
-            "expected f, g or g:0,2-3: MIG instances are exported with their GPU and cannot be selected"
-        )
-    if not fullmatch(r"g:\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", written):
-        raise ValueError("expected f, g or g:0,2-3")
-    chosen: dict[int, None] = {}
-    for part in written[2:].split(","):
-        first, _, last = part.partition("-")
-        numbers = range(int(first), int(last or first) + 1)
-        if not numbers or numbers[-1] > _HIGHEST_GPU:
-            raise ValueError(f"expected indices from 0 to {_HIGHEST_GPU}, the lower one first")
-        chosen.update(dict.fromkeys(numbers))
-    return ",".join(map(str, chosen))
 
 
 def _parse_host_engine(value: object) -> str:
@@ -95,7 +74,7 @@ DcgmExporterSettings = settings_group(
         "-d f|g:LIST [DCGM_EXPORTER_DEVICES_STR]",
         "--devices, as f (all), g (all GPUs) or g:0,2-3",
         "devices",
-        _parse_devices,
+        parse_group,
         name="devices",
     ),
     _dcgm(

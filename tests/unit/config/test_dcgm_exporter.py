@@ -124,6 +124,14 @@ def test_generic_variables_do_not_select_the_dialect() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("written", "devices"),
+    [("f", ()), ("g", ()), (" f ", ()), ("g:0,2-4", ("0", "2", "3", "4")), ("0,GPU-f", ("0", "GPU-f"))],
+)
+def test_the_long_flag_of_devices_takes_both_forms(written: str, devices: tuple[str, ...]) -> None:
+    assert settings("--devices", written)["devices"] == devices
+
+
 def test_a_job_mapping_directory_adds_the_job_label_unless_disabled() -> None:
     assert dcgm_settings(settings("--hpc-job-mapping-dir", "/run/jobs")).job_label
     assert not dcgm_settings(settings("--hpc-job-mapping-dir=/a", "--dcgm.job-label=false")).job_label
@@ -137,6 +145,8 @@ def test_a_job_mapping_directory_adds_the_job_label_unless_disabled() -> None:
         (["-s", "s:0"], "NVSwitches are not read"),
         (["-p", "c"], "CPUs are not read"),
         (["-d", "i:0"], "MIG instances are exported with their GPU"),
+        (["--devices", "i"], "MIG instances are exported with their GPU"),
+        (["--devices", "g:0,9999"], "indices from 0 to 1023"),
         (["-d", "g:3-1"], "the lower one first"),
         (["-d", "g:0,9999"], "indices from 0 to 1023"),
         (["-d", "0,1"], "expected f, g or g:0,2-3"),

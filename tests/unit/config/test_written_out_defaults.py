@@ -1,7 +1,7 @@
 """Every flag of the newest release of each original: its default, written out, is accepted and changes
 nothing but the choice of the dialect.
 
-The tables were read from dcgm-exporter 4.5.3-4.8.2, nvidia_gpu_exporter 1.9 and its later code, and
+The tables were read from dcgm-exporter 4.5.3-4.8.2, nvidia_gpu_exporter 1.9, the later code of both, and
 my-gpu-exporter.
 """
 
@@ -58,6 +58,16 @@ DCGM_EXPORTER = """
 --enable-gpu-bind-unbind-watch DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH false
 --gpu-bind-unbind-poll-interval DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL 1s
 --enable-pprof DCGM_EXPORTER_ENABLE_PPROF false
+--config-file DCGM_EXPORTER_CONFIG_FILE
+--web-read-timeout DCGM_EXPORTER_WEB_READ_TIMEOUT 10s
+--web-write-timeout DCGM_EXPORTER_WEB_WRITE_TIMEOUT 30s
+--max-concurrent-scrapes DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES 16
+--enable-exporter-metrics DCGM_EXPORTER_ENABLE_EXPORTER_METRICS false
+--watch-max-keep-age DCGM_EXPORTER_WATCH_MAX_KEEP_AGE 10m0s
+--watch-max-keep-samples DCGM_EXPORTER_WATCH_MAX_KEEP_SAMPLES 0
+--health-require-gpus DCGM_EXPORTER_HEALTH_REQUIRE_GPUS false
+--container-labels DCGM_EXPORTER_CONTAINER_LABELS false
+--container-runtime-socket DCGM_CONTAINER_RUNTIME_SOCKET
 --web-systemd-socket DCGM_EXPORTER_SYSTEMD_SOCKET false
 """
 NVIDIA_GPU_EXPORTER = """

@@ -192,7 +192,7 @@ def split_range(
     if every == UTC_DAY:
         return _split_utc_days(begins, ends, cuts_around, ledger_zone or zone)
     bounds = [begins, *_bounds(begins, ends, every, zone), ends]
-    cuts = [begins, *(min(_nearest_quarter(bound, cuts_around), ends) for bound in bounds[1:-1]), ends]
+    cuts = [begins, *(min(nearest_quarter(bound, cuts_around), ends) for bound in bounds[1:-1]), ends]
     parts = [
         ReportPart(cut, next_cut, _period_name(bound, every, zone))
         for (bound, _), (cut, next_cut) in zip(pairwise(bounds), pairwise(cuts), strict=True)
@@ -233,7 +233,7 @@ def _utc_cut(midnight: int, cuts_around: CutsAround, zone: tzinfo | None) -> int
     before, after = cuts_around(midnight)
     is_hour = cuts_around(midnight - 1)[0] < midnight - 1 or cuts_around(midnight + 1)[1] > midnight + 1
     if before < after or is_hour:
-        return _nearest_quarter(midnight, cuts_around)
+        return nearest_quarter(midnight, cuts_around)
     return nearest_hour(midnight, zone)
 
 
@@ -251,7 +251,8 @@ def _bounds(begins: int, ends: int, every: str, zone: tzinfo | None) -> Iterator
         local = next_period(local, every)
 
 
-def _nearest_quarter(quarter: int, cuts_around: CutsAround) -> int:
+def nearest_quarter(quarter: int, cuts_around: CutsAround) -> int:
+    """The ledger's cut nearest to a quarter; of two, the later."""
     before, after = cuts_around(quarter)
     return before if quarter - before < after - quarter else after
 

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.moments import format_local_time
-from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange
+from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange, nearest_quarter
 from gpuledger.ledger.watched_time import MICRO, QUARTER
-from gpuledger.ledger.zone_hours import hour_begins, hour_ends, nearest_hour
+from gpuledger.ledger.zone_hours import hour_begins, hour_ends
 from gpuledger.model.errors import UsageError
 
 
@@ -53,13 +53,13 @@ def full_hour_range(
 ) -> ReportRange:
     """The range with both ends moved to the nearest full hour of the zone; of two, to the later.
 
-    An end inside an hour that was folded in another time zone moves to the end of that. An end at the last
+    In hours that were folded in another time zone, a full hour begins at the nearest cut. An end at the last
     posting does not move. Raises UsageError if nothing is left.
     """
-    begins = cuts_around(nearest_hour(within.begins, zone))[1]
+    begins = _full_hour_cut(within.begins, zone, cuts_around)
     # A statement has its end in whole microseconds.
     is_open = round(within.until * MICRO) >= round(last * MICRO)
-    ends = within.ends if is_open else cuts_around(nearest_hour(within.ends, zone))[1]
+    ends = within.ends if is_open else _full_hour_cut(within.ends, zone, cuts_around)
     if begins >= ends:
         hours = (hour_begins(within.begins, zone), hour_ends(within.ends - 1, zone))
         nearest = " and ".join(format_local_time(quarter * QUARTER, zone) for quarter in hours)
@@ -75,6 +75,14 @@ def full_hour_range(
     note = f"price.idle: spread begins and ends at full hours{or_last}: the range is from {between}{is_last}."
     until = within.until if is_open else float(ends * QUARTER)
     return replace(within, begins=begins, ends=ends, until=until, notes=(*within.notes, note))
+
+
+def _full_hour_cut(quarter: int, zone: tzinfo, cuts_around: CutsAround) -> int:
+    """The nearest of the cuts at which full hours begin; of two, the later."""
+    hours = (hour_begins(quarter, zone), hour_ends(quarter, zone))
+    return min(
+        (nearest_quarter(hour, cuts_around) for hour in hours), key=lambda cut: (abs(cut - quarter), -cut)
+    )
 
 
 class PriceTable(Protocol):

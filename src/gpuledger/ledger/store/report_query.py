@@ -15,7 +15,7 @@ from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.own_report import own_grouping, own_report
 from gpuledger.ledger.report.prices import PriceList, PriceUse
-from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange, split_range
+from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange, nearest_quarter, split_range
 from gpuledger.ledger.report.report_builder import ListUses, ReportScope, build_usage_report
 from gpuledger.ledger.report.segments import (
     PriceSegment,
@@ -94,11 +94,14 @@ def report_segments(
 ) -> list[PriceSegment]:
     """The segments by which a report is summed: no price changes in one; with `spread`, full hours.
 
-    They end at cuts of the ledger: an hour that was folded in another time zone has the price of its begin.
+    They end at cuts of the ledger: an hour that was folded in another time zone has the price of its begin,
+    and a full hour begins at the nearest cut, as the parts do.
     """
     begins, ends = parts[0].begins, parts[-1].ends
-    cuts = full_hours(begins, ends, listed.zone) if spread else listed.boundaries(begins, ends)
-    return cut_segments(parts, (cuts_around(cut)[1] for cut in cuts))
+    cuts = [cuts_around(cut)[1] for cut in listed.boundaries(begins, ends)]
+    if spread:
+        cuts += (nearest_quarter(hour, cuts_around) for hour in full_hours(begins, ends, listed.zone))
+    return cut_segments(parts, cuts)
 
 
 class _ReportQuery:

@@ -8,22 +8,31 @@ from contextlib import closing
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from builders import gpu, instance, process, reading
 from gpuledger.ledger.report.grouping import find_grouping
-from gpuledger.ledger.report.report_keys import GROUPINGS
+from gpuledger.ledger.report.prices import PriceList
+from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange, split_range
+from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS
 from gpuledger.ledger.report.report_table import report_table
+from gpuledger.ledger.report.segments import full_hour_range
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.report_query import build_report, build_reports
+from gpuledger.ledger.store.report_query import build_report, build_reports, report_segments
+from gpuledger.ledger.zone_hours import hour_begins, hour_ends
 from gpuledger.model import quantities as q
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
 from money_helpers import prices
 from report_helpers import EVER, folded, quarters, report_of
+from unit.ledger.report.zones import ZONES
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA A100", sm_count=108)
 CUT = gpu(2, name="NVIDIA H100", sm_count=132)
@@ -195,3 +204,42 @@ def test_a_gpu_that_was_absent_throughout_is_listed_with_its_unwatched_time(tmp_
     found = report_of(run.store.file, between=(hour, hour + 3600))
     unwatched = sum(one.microseconds for one in found.unbilled if one.account == "unwatched")
     assert sum(gpu.unwatched for gpu in found.gpus) == unwatched == 3_600_000_000
+
+
+def folded_cuts(first: ZoneInfo, later: ZoneInfo, change: int, detail: int) -> CutsAround:
+    """The cuts of a ledger with a change of its time zone, and no folded history from `detail` on."""
+
+    def cuts_around(quarter: int) -> tuple[int, int]:
+        zone, lowest, highest = (first, 0, change) if quarter < change else (later, change, detail)
+        begins, ends = max(hour_begins(quarter, zone), lowest), min(hour_ends(quarter, zone), highest)
+        return (quarter, quarter) if quarter == begins or quarter >= detail else (begins, ends)
+
+    return cuts_around
+
+
+zones = st.sampled_from([*ZONES, ZoneInfo("Pacific/Chatham")])
+
+
+@given(st.integers(1_500_000, 4_000_000), st.tuples(*[st.integers(5, 40)] * 3), zones, zones, zones)
+@example(1_979_000, (10, 10, 10), ZoneInfo("America/St_Johns"), ZoneInfo("UTC"), ZoneInfo("Asia/Kathmandu"))
+def test_idle_time_is_spread_over_the_same_hours_however_the_range_is_split(
+    begins: int, lengths: tuple[int, int, int], zone: ZoneInfo, first: ZoneInfo, later: ZoneInfo
+) -> None:
+    """Also where history was folded by the hours of other time zones."""
+    middle, change = begins + sum(lengths) // 3, begins + lengths[0]
+    detail = hour_ends(change + lengths[1], later)
+    cuts_around, listed = folded_cuts(first, later, change, detail), PriceList(Prices(), zone)
+
+    def full(since: int, until: int) -> ReportRange:
+        return full_hour_range(ReportRange(since, until, until * 900.0), 2e12, zone, cuts_around)
+
+    def hours(*parts: ReportPart) -> list[tuple[int, int]]:
+        return [segment[1:] for segment in report_segments(parts, listed, cuts_around, spread=True)]
+
+    within = full(cuts_around(begins)[0], detail + lengths[2])
+    whole = hours(ReportPart(within.begins, within.ends, ""))
+    for every in EVERY:
+        assert hours(*split_range(within.begins, within.ends, every, cuts_around, zone)[0]) == whole
+    cut = full(cuts_around(middle)[1], detail + lengths[2]).begins
+    if within.begins < cut < within.ends:
+        assert hours(ReportPart(within.begins, cut, "")) + hours(ReportPart(cut, within.ends, "")) == whole

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, tzinfo
 from fractions import Fraction
 from typing import Final
 
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.time_zone import find_time_zone, machine_time_zone, time_zone_name
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.money import exact_text, round_decimal
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
@@ -23,7 +23,9 @@ def receipt_zone(name: str) -> tzinfo:
     try:
         return find_time_zone(name)
     except ValueError:
-        return UTC
+        here = machine_time_zone()
+        # A machine's zone can have no IANA name, such as TZ=CET-1CEST.
+        return here if time_zone_name(here) == name else UTC
 
 
 def clock_text(unix: float | None, zone: tzinfo) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -84,6 +85,20 @@ def test_a_span_across_the_end_of_summer_time_has_both_offsets() -> None:
 def test_a_zone_that_this_machine_does_not_know_is_utc() -> None:
     assert receipt_zone("Nowhere/Town") is UTC
     assert receipt_zone("Europe/Berlin").utcoffset(None) is None
+
+
+def test_a_zone_without_a_name_that_others_know_is_that_of_the_same_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "CET-1CEST,M3.5.0,M10.5.0/3"
+    assert receipt_zone(name) is UTC
+    monkeypatch.setenv("TZ", name)
+    time.tzset()
+    try:
+        assert span_text(BEGIN, BEGIN + 3600, receipt_zone(name)) == "2026-11-30 09:00 to 10:00 +0100"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

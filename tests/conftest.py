@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import time
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -31,6 +32,9 @@ os.environ["GPULEDGER_CONTROL_SOCKET"] = "none"
 # Terminal tests set their own size; the size of the terminal that runs pytest must not matter.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
+# Tests of other time zones set their own; that of the machine must not matter.
+os.environ["TZ"] = "UTC"
+time.tzset()
 
 UNIT = Path(__file__).parent / "unit"
 # The groups that take longest. They start first: a worker that began one late would still run when the others

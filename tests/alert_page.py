@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from builders import FakeClock
 from gpuledger.agent import families as agent_families
 from gpuledger.dialects.catalogue import create_dialects
@@ -27,6 +25,7 @@ from gpuledger.sources.simulator.scenario_parser import parse_scenario
 from gpuledger.sources.simulator.simulator import Simulator
 from gpuledger.workloads.owner_lookup import OwnerLookup
 from stack import RULES
+from yaml_files import load_yaml
 
 # Seconds between the samples of a series.
 STEP = 30
@@ -41,7 +40,7 @@ def rules_of(files: Iterable[Path] = RULES) -> list[dict[str, Any]]:
     return [
         rule
         for file in files
-        for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+        for group in load_yaml(file.read_text(encoding="utf-8"))["groups"]
         for rule in group["rules"]
     ]
 

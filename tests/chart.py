@@ -9,12 +9,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from gpuledger.app.flags import build_parser, parse_flags
 from gpuledger.config.commands import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.config.load import load_values
 from gpuledger.model.settings import build_settings
+from yaml_files import load_documents, load_yaml
 
 if TYPE_CHECKING:
     from helm_python import Chart
@@ -27,9 +26,6 @@ GROUPS = {"serve": NODE_GROUPS, "collect": COLLECT_GROUPS}
 
 OLDEST = "v1.20.15"
 NEWEST = "v1.37.0"
-
-# The C loader if PyYAML has it, because dashboards are large.
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Manifest = dict[str, Any]
 Values = Mapping[str, Any]
@@ -193,9 +189,7 @@ def _rendered(folder: Path, values: str, options: str) -> Mapping[str, str]:
 def _parsed(folder: Path, values: str, options: str) -> bytes:
     """The rendered objects, pickled: tests change theirs, and parsing them again takes longer."""
     texts = _rendered(folder, values, options).items()
-    return pickle.dumps(
-        [one for path, text in texts if path != "NOTES.txt" for one in yaml.load_all(text, _LOADER) if one]
-    )
+    return pickle.dumps([one for path, text in texts if path != "NOTES.txt" for one in load_documents(text)])
 
 
 def _rendering(
@@ -272,7 +266,7 @@ def containers(spec: Manifest) -> list[Manifest]:
 def settings(values: Values | None = None, **options: Any) -> dict[str, Any]:
     """Content of gpuledger.yaml in the ConfigMap."""
     found = [one for one in of_kind("ConfigMap", values, **options) if "gpuledger.yaml" in one["data"]]
-    return dict(yaml.safe_load(found[0]["data"]["gpuledger.yaml"]))
+    return dict(load_yaml(found[0]["data"]["gpuledger.yaml"]))
 
 
 def load_container_settings(

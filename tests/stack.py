@@ -16,6 +16,7 @@ import httpx
 import yaml
 
 from running import PATIENCE, Program, Prometheus, free_port, get, wait_until
+from yaml_files import load_yaml
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 COMPOSE = DEPLOY / "compose"
@@ -29,7 +30,7 @@ EXPORTER = ("--config", str(SETTINGS), "--dcgm.collectors", str(COLLECTORS))
 
 def compose(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Configuration that docker-compose merges from these files, or from those that .env names."""
-    return dict(yaml.safe_load(_run_compose(files, tuple((env or {}).items()))))
+    return dict(load_yaml(_run_compose(files, tuple((env or {}).items()))))
 
 
 # Cached, because docker-compose needs a second of CPU time.
@@ -54,7 +55,7 @@ def alerts() -> dict[str, dict[str, Any]]:
     """All alerts of the stack, by name."""
     found: dict[str, dict[str, Any]] = {}
     for file in RULES:
-        for group in yaml.safe_load(file.read_text())["groups"]:
+        for group in load_yaml(file.read_text())["groups"]:
             for rule in group["rules"]:
                 if "alert" in rule:
                     assert rule["alert"] not in found
@@ -81,7 +82,7 @@ def configuration(
     """The stack's prometheus.yml with other targets and paths that exist here, scraping and (unless
     `evaluation` is given) evaluating rules at this interval.
     """
-    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
+    config = load_yaml((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"]["query_log_file"] = str(folder / "query_log_file.log")
     config["global"]["evaluation_interval"] = evaluation or interval
     config["rule_files"] = [str(folder / "prometheus" / file) for file in config["rule_files"]]

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from chart import containers, files, of_kind, pod_specs, problems, render
+from yaml_files import Loader
 
 AGENT = {"enabled": True, "config": {"remote_write": [{"url": "http://store/write"}]}}
 EVERYTHING = {
@@ -32,7 +33,7 @@ REPLACED: dict[str, dict[str, Any]] = {
 }
 
 
-class UniqueKeyLoader(yaml.SafeLoader):
+class UniqueKeyLoader(Loader):
     """Refuses a mapping that has a key twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

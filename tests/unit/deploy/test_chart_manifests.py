@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from chart import MANIFESTS, ROOT, pod_specs
+from yaml_files import load_documents, load_yaml
 
 NAMES = sorted(file.name for file in MANIFESTS.iterdir())
 WITH_NAMESPACE = [name for name in NAMES if name not in ("servicemonitor.yaml", "prometheusrule.yaml")]
 
 
 def objects(name: str) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")))
+    return load_documents((MANIFESTS / name).read_text(encoding="utf-8"))
 
 
 def test_the_manifests_are_up_to_date(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_daemonset_has_the_names_labels_and_port_of_the_energy_exporter() ->
 
 def test_the_daemonset_exports_the_dialects_of_all_former_exporters() -> None:
     (config,) = [one for one in objects("daemonset.yaml") if one["kind"] == "ConfigMap"]
-    settings = yaml.safe_load(config["data"]["gpuledger.yaml"])
+    settings = load_yaml(config["data"]["gpuledger.yaml"])
     assert settings["dialect"] == ["process", "session", "energy", "native"]
 
 
@@ -110,9 +110,7 @@ def test_no_object_has_metadata_of_helm(name: str) -> None:
 
 def test_the_permissions_in_deploy_are_those_of_the_chart() -> None:
     (role,) = [
-        one
-        for one in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())
-        if one["kind"] == "ClusterRole"
+        one for one in load_documents((ROOT / "deploy/rbac.yaml").read_text()) if one["kind"] == "ClusterRole"
     ]
     (in_manifest,) = [one for one in objects("daemonset.yaml") if one["kind"] == "ClusterRole"]
     assert role["rules"] == in_manifest["rules"]

@@ -11,7 +11,6 @@ from typing import Any
 import jsonschema
 import kubernetes_validate.utils as kubernetes
 import pytest
-import yaml
 
 from chart import (
     CHART,
@@ -27,6 +26,7 @@ from chart import (
     render,
 )
 from gpuledger.operator.render.exporter import GPU_NODES, TOLERATIONS
+from yaml_files import load_documents, load_yaml
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 CUSTOM_SCHEMAS = {
@@ -43,7 +43,7 @@ each = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
 
 def read_manifests(name: str) -> list[Manifest]:
-    return [one for one in yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")) if one]
+    return load_documents((MANIFESTS / name).read_text(encoding="utf-8"))
 
 
 def everything() -> list[Manifest]:
@@ -169,7 +169,7 @@ def non_strings(one: Any, at: str = "") -> Iterator[str]:
                 (key in STRING_KEYS or at in ("labels", "matchLabels")) and not isinstance(value, str | dict)
             ):
                 yield f"{at}.{key}: {value!r}"
-            yield from non_strings(yaml.safe_load(value) if key == "operator.yaml" else value, str(key))
+            yield from non_strings(load_yaml(value) if key == "operator.yaml" else value, str(key))
 
 
 @pytest.mark.parametrize("values", [NUMBERS, MATRIX["OpenShift"], MATRIX["both"], MATRIX["everything else"]])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from chart import CHART, MATRIX, Manifest, notes, of_kind, render
 from gpuledger import __version__
@@ -22,6 +21,7 @@ from gpuledger.operator.monitor_parser import parse_monitor
 from gpuledger.operator.render.objects import render_objects as objects_of
 from gpuledger.operator.render_context import MonitorReference, RenderContext, read_operator_file
 from unit.operator.schemas import without_cel_rules
+from yaml_files import load_yaml
 
 OPERATOR = {"operator": {"enabled": True, "defaultRemoteWrite": [{"url": "http://store/write"}]}}
 WHATAP = {**OPERATOR, "whatapCompat": {"enabled": True}}
@@ -90,7 +90,7 @@ def test_crds_are_those_of_the_program() -> None:
     ]
     for one in of_program:
         kept = CHART / "files/crds" / f"{one['metadata']['name']}.yaml"
-        assert yaml.safe_load(kept.read_text(encoding="utf-8")) == one
+        assert load_yaml(kept.read_text(encoding="utf-8")) == one
 
 
 @pytest.mark.parametrize("kube", ["1.20.15", "1.29.14"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from chart import (
     CHART,
@@ -28,6 +27,7 @@ from gpuledger.dialects.dcgm.collectors import parse_collectors
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings, declared_settings, reload_policy
 from gpuledger.web.settings import WebSettings
+from yaml_files import load_documents, load_yaml
 
 # Values with an exporter or collector.
 NODE_VALUES = {name: values for name, values in MATRIX.items() if name not in ("operator", "only the agent")}
@@ -56,7 +56,7 @@ def test_the_program_accepts_all_arguments_variables_and_settings(values: Any, t
 
 @pytest.mark.parametrize("file", sorted(path.name for path in MANIFESTS.glob("*.yaml")))
 def test_the_program_accepts_those_of_the_plain_manifests(file: str, tmp_path: Path) -> None:
-    made = [one for one in yaml.safe_load_all((MANIFESTS / file).read_text(encoding="utf-8")) if one]
+    made = load_documents((MANIFESTS / file).read_text(encoding="utf-8"))
     for container in programs(made):
         load_container_settings(container, config_of(made), tmp_path)
 
@@ -163,7 +163,7 @@ def listed(define: str) -> set[str]:
     """The keys that a named template of _config.tpl lists."""
     text = (CHART / "templates/_config.tpl").read_text(encoding="utf-8")
     body = text.split(f'define "{define}" -}}}}')[1].split("{{- end -}}")[0]
-    found = yaml.safe_load(body)
+    found = load_yaml(body)
     return set(found)
 
 

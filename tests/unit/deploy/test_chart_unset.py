@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 
 from chart import CHART, files, main_container, of_kind, pod_spec, problems, render
 from unit.deploy.test_chart_values import old_chart
+from yaml_files import load_yaml
 
-UNSET = yaml.safe_load((CHART / "files/unset.yaml").read_text(encoding="utf-8"))
+UNSET = load_yaml((CHART / "files/unset.yaml").read_text(encoding="utf-8"))
 # Enables all that reads values.
 FULL: dict[str, Any] = {
     "mode": "daemonset",

@@ -17,6 +17,7 @@ from chart import CHART, MATRIX, ROOT, main_container, notes, of_kind, pod_spec,
 from gpuledger import __version__
 from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
+from yaml_files import load_yaml
 
 MAKE = ROOT / "deploy/helm/make"
 
@@ -73,7 +74,7 @@ def test_every_key_has_a_description_and_unknown_keys_are_rejected() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     assert list(described(schema)) == []
     assert schema["additionalProperties"] is False
-    keys = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    keys = load_yaml((CHART / "values.yaml").read_text(encoding="utf-8"))
     assert set(schema["properties"]) == {*keys, "global", "enabled"}
 
 
@@ -119,8 +120,8 @@ def test_the_packaged_chart_renders_the_same_and_fits_into_helms_secret(tmp_path
 
 
 def test_the_chart_has_the_version_of_the_program() -> None:
-    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    about = load_yaml((CHART / "Chart.yaml").read_text())
+    values = load_yaml((CHART / "values.yaml").read_text())
     assert about["version"] == about["appVersion"] == values["valuesVersion"] == __version__
 
 
@@ -184,7 +185,7 @@ def test_values_of_a_former_chart_get_the_new_defaults(former: dict[str, Any], t
 
 
 def test_values_of_an_older_version_get_the_defaults_of_new_keys(tmp_path: Path) -> None:
-    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    defaults = load_yaml((CHART / "values.yaml").read_text())
     older = {
         key: value for key, value in defaults.items() if key not in ("networkPolicy", "helmTest", "sysAdmin")
     }

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpuledger.agent import families as agent_families
 from gpuledger.dialects.catalogue import create_dialects
@@ -23,6 +22,7 @@ from gpuledger.dialects.native.quantity_metrics import QUANTITY_METRICS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.report.tokens.token_sources import DEFAULT_SOURCES
 from gpuledger.operator import families as operator_families
+from yaml_files import load_yaml
 
 GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
 FILES = sorted((GRAFANA / "dashboards").glob("*.json"))
@@ -53,7 +53,7 @@ EXPORTED = {spec.name for spec in SPECS} | {f"{spec.name}_bucket" for spec in SP
 RECORDED = {
     rule["record"]
     for file in (GRAFANA.parent / "prometheus/rules").glob("*.yml")
-    for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+    for group in load_yaml(file.read_text(encoding="utf-8"))["groups"]
     for rule in group["rules"]
     if "record" in rule
 }
@@ -251,7 +251,7 @@ def test_a_panel_queries_families_that_are_exported(panel: dict[str, Any]) -> No
 RULES = [
     str(rule["expr"])
     for file in sorted((GRAFANA.parent / "prometheus").glob("**/*.yml"))
-    for group in yaml.safe_load(file.read_text(encoding="utf-8")).get("groups", ())
+    for group in load_yaml(file.read_text(encoding="utf-8")).get("groups", ())
     for rule in group["rules"]
 ]
 
@@ -316,16 +316,14 @@ def test_every_field_of_the_collectors_file_is_shown() -> None:
 
 
 def test_provisioning_has_the_data_source_that_dashboards_use() -> None:
-    (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())[
-        "datasources"
-    ]
+    (source,) = load_yaml((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())["datasources"]
     assert (source["uid"], source["type"], source["isDefault"]) == ("prometheus", "prometheus", True)
     for dashboard in DASHBOARDS:
         assert dashboard["templating"]["list"][0]["current"]["value"] == source["uid"]
 
 
 def test_provisioning_reads_dashboards_from_files() -> None:
-    config = yaml.safe_load((GRAFANA / "provisioning/dashboards/gpuledger.yaml").read_text())
+    config = load_yaml((GRAFANA / "provisioning/dashboards/gpuledger.yaml").read_text())
     (provider,) = config["providers"]
     assert config["apiVersion"] == 1
     assert provider["type"] == "file"

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
-import yaml
 
 from chart import MATRIX, Manifest, Values, files, pod_specs
 from pod_admission import RESTRICTED_V2, baseline_problems, restricted_problems, scc_problems
 from unit.operator.support import gpu_monitor, rendered_objects, whatap
+from yaml_files import load_documents
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 SCC_ROLE = "gpuledger-scc"
 # Pods that need neither the node nor its GPUs, by the name of their container.
 UNPRIVILEGED = frozenset({"operator", "uninstall", "agent", "ask"})
@@ -59,8 +58,7 @@ def chart_objects(name: str, openshift: bool) -> list[Manifest]:
         one
         for path, text in texts.items()
         if path.endswith(".yaml") and "crds" not in path
-        for one in yaml.load_all(text, _LOADER)
-        if one
+        for one in load_documents(text)
     ]
 
 

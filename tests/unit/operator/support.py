@@ -17,6 +17,7 @@ from gpuledger.operator.program_checks import ProgramProblem, ProgramRun
 from gpuledger.operator.render.objects import Rendered, render_objects
 from gpuledger.operator.render_context import MonitorReference, RenderContext
 from gpuledger.operator.spec import GpuMonitor
+from yaml_files import load_yaml
 
 Json = dict[str, Any]
 STORE = ({"url": "http://store:8428/api/v1/write"},)
@@ -156,7 +157,7 @@ def valid_monitor(resource: Json | str) -> GpuMonitor:
 
 def parse_resource(resource: Json | str) -> ParsedMonitor:
     """Parse a resource, given as a mapping or as YAML."""
-    return parse_monitor(yaml.safe_load(resource) if isinstance(resource, str) else resource)
+    return parse_monitor(load_yaml(resource) if isinstance(resource, str) else resource)
 
 
 def context_of(monitor: GpuMonitor, **more: Any) -> RenderContext:
@@ -212,7 +213,7 @@ def agent_file(resource: Json | str, **more: Any) -> Json:
         if name in ("agent.yaml", "scrape_config.yaml")
     ]
     (text,) = texts
-    return dict(yaml.safe_load(text))
+    return dict(load_yaml(text))
 
 
 def agent_errors(config: Mapping[str, Any]) -> list[str]:

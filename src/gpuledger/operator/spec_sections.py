@@ -275,8 +275,8 @@ class Persistence:
     size: str = spec_field(
         VolumeSizeNode(
             "Size of the volume of each replica; 2Gi by default. Existing volumes keep their size.",
-            "^[0-9]+([.][0-9]*)?([KMGT]i?)?$",
-            "a size such as 2Gi",
+            "^[0-9]+([.][0-9]*)?(k|Ki|[MGT]i?)?$",
+            "a size such as 2Gi (units: k, M, G, T, Ki, Mi, Gi, Ti)",
         ),
         "2Gi",
         read=lambda stated: str(stated or "2Gi"),

@@ -156,9 +156,21 @@ WRONG: list[tuple[Json, str]] = [
         {"exporter": {"dialects": ["x"]}},
         f"spec.exporter.dialects[0]: expected one of {', '.join(DIALECT_NAMES)}, not 'x'",
     ),
-    (
-        {"agent": {"persistence": {"size": 2}}},
-        "spec.agent.persistence.size: 2 is 2 bytes; add a unit, as in 2Gi",
+    *(
+        (
+            {"agent": {"persistence": {"size": size}}},
+            f"spec.agent.persistence.size: {size} is less than 4Mi; set a size with its unit, as in 2Gi",
+        )
+        for size in (2, "0", "1Mi", "4000k")
+    ),
+    *(
+        (
+            {"agent": {"persistence": {"size": size}}},
+            "spec.agent.persistence.size: expected a size such as 2Gi (units: k, M, G, T, Ki, Mi, Gi, Ti), "
+            f"not {size!r}",
+        )
+        # Kubernetes has k, not K.
+        for size in ("5000K", "2GB", "2gi", "2 Gi", "lots", 2.5)
     ),
     (
         {"exporter": {"cronJob": {"schedule": "*/30 * * * * *"}}},
@@ -230,7 +242,7 @@ def test_a_problem_names_the_path_and_the_expected_value(spec: Json, problem: st
 def test_the_crd_rejects_everything_but_invalid_keys(spec: Json, problem: str) -> None:
     validator = jsonschema.Draft7Validator(schema_of(CRDS["GpuMonitor"]))
     # OpenAPI expresses neither names of keys nor the number that a quantity is.
-    texts = ("the name of a label", "is unknown", "add a unit", "above the limit")
+    texts = ("the name of a label", "is unknown", "add a unit", "less than 4Mi", "above the limit")
     key_is_wrong = any(text in problem for text in texts)
     assert (list(validator.iter_errors({"spec": spec})) == []) is key_is_wrong
 

@@ -64,7 +64,8 @@ AMOUNTS: Final = (
     ),
 )
 VOLUME_SIZE: Final = CelRule(
-    "quantity(string(self)).compareTo(quantity('4Mi')) >= 0", "too few bytes; add a unit, as in 2Gi"
+    "quantity(string(self)).compareTo(quantity('4Mi')) >= 0",
+    "less than 4Mi; set a size with its unit, as in 2Gi",
 )
 # A loop over all names would cost more than the API server allows.
 RESOURCES: Final = tuple(

@@ -194,12 +194,12 @@ class VolumeSizeNode(IntOrStringNode):
     rules = (cel_rules.VOLUME_SIZE,)
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """See SchemaNode; also rejects a size without its unit."""
+        """See SchemaNode; also rejects a size without its unit, which is far too small."""
         problems = [*super().check(value, path)]
         yield from problems
         number = None if problems else parse_quantity(value)
         if number is not None and number < _LEAST_BYTES:
-            yield Problem(path, f"{value} is {float(number):g} bytes; add a unit, as in 2Gi")
+            yield Problem(path, f"{value} is less than 4Mi; set a size with its unit, as in 2Gi")
 
 
 class _ResourcesNode(ObjectNode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from os import environ, mkfifo
@@ -73,6 +74,9 @@ def test_a_changed_file_is_reloaded_and_an_invalid_one_is_ignored(
     assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
     assert 'agent_targets{group="t0",state="down"} 1' in metrics(url)
     assert "The configuration file is invalid" in get(url).text
+    # Each signal has its line, the same error or not.
+    program.process.send_signal(signal.SIGHUP)
+    wait_until(lambda: sum("previous configuration" in line for line in tuple(program.lines)) == 2, "a line")
     with serving_prepared("--source", "simulator") as node:
         write(file, "127.0.0.1:1", f"127.0.0.1:{node.port}")
         wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")

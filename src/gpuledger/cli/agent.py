@@ -179,7 +179,8 @@ async def _reload(
         with suppress(TimeoutError):
             async with asyncio.timeout(every or None):
                 await reload_requested.wait()
-        if not reload_requested.is_set() and not watch.has_changed():
+        is_signal = reload_requested.is_set()
+        if not is_signal and not watch.has_changed():
             continue
         reload_requested.clear()
         states = file_states((file,))
@@ -190,7 +191,8 @@ async def _reload(
             with vault.watch_only_used():
                 await agent.apply_config(read())
         except GpuledgerError as error:
-            if str(error) != agent.error:
+            # A person who sends a signal waits for the line.
+            if is_signal or str(error) != agent.error:
                 log.error("%s; the previous configuration remains in force", error)
             agent.error = str(error)
         except Exception:

@@ -84,8 +84,9 @@ _PCI: Final = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{
 _CDI: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9._-]+)=(.+)")
 _CLAIM: Final = re.compile(r".*?\b(gpu-\d+(?:-mig-.+)?)")
 _DRA_GPU: Final = re.compile(r"gpu-(\d+)")
-# Minor of the parent, profile, and placement ids: a MIG instance that the DRA driver creates on demand.
-_DRA_MIG: Final = re.compile(r"gpu-(\d+)-mig-(\d+(?:c\.\d+)?g\.\d+gb(?:[.+-][a-z.+]+)?)-\d+-\d+")
+# Minor of the parent, profile, its id and its place: a MIG instance that the DRA driver creates on demand.
+# Names of DRA devices have no dots and plus signs: 1g10gb-me is 1g.10gb+me.
+_DRA_MIG: Final = re.compile(r"gpu-(\d+)-mig-(\d+(?:c\.?\d+)?g\.?\d+gb(?:[.+-][a-z.+-]+)?)-\d+-\d+", re.ASCII)
 # Partitions of AMD's plugin, and shares of a card of Intel's.
 _XCP: Final = re.compile(r"amdgpu_xcp[._]\d+")
 _INTEL_SHARE: Final = re.compile(r"(card\d+)-\d+")
@@ -186,7 +187,8 @@ class DeviceNames(DeviceTables):
         if isinstance(gpu, NoMatch):
             return gpu
         instances = self._instances.get(gpu.gpu, ())
-        found = [instance for instance in instances if instance.profile.lower() == match[2]]
+        profile = _dra_profile(match[2])
+        found = [instance for instance in instances if _dra_profile(instance.profile) == profile]
         return _only_instance(found, "gpu-N-mig", f"instance {match[2]} on GPU {gpu.gpu.index}")
 
     def _find_cdi(self, kind: str, name: str) -> Device | NoMatch:
@@ -265,6 +267,11 @@ def find_claimed_device(
     if parent := slices.parents.get(key):
         return names.by_dra_name(claimed.device, parent), "dra"
     return names.by_dra_name(claimed.device), "dra_name"
+
+
+def _dra_profile(profile: str) -> str:
+    """A MIG profile as in the name of a DRA device."""
+    return re.sub(r"[^a-z0-9]", "-", profile.lower().replace(".", ""))
 
 
 def _only_instance(found: list[Instance], form: str, what: str) -> Device | NoMatch:

@@ -155,6 +155,30 @@ def test_a_dynamic_instance_is_found_by_its_parent_and_profile() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("profile", "name"),
+    [
+        ("1g.10gb", "1g10gb"),
+        ("1g.10gb+me", "1g10gb-me"),
+        ("1g.10gb+me.all", "1g10gb-meall"),
+        ("1g.24gb-gfx", "1g24gb-gfx"),
+        ("1c.3g.40gb", "1c3g40gb"),
+        ("7g.141gb", "7g141gb"),
+    ],
+)
+def test_the_names_of_dynamic_instances_have_no_dots(profile: str, name: str) -> None:
+    parent = gpu(0, minor=3)
+    others = [
+        instance(parent, gi, 0, gi, profile=one)
+        for gi, one in ((8, "1g.20gb"), (9, "2g.10gb"), (10, "1g.1gb"))
+    ]
+    mine = instance(parent, 7, 0, 0, profile=profile)
+    names = DeviceNames((parent, *others, mine))
+    assert names.by_dra_name(f"gpu-3-mig-{name}-19-0") is mine
+    assert names.find(f"k8s.gpu.nvidia.com/claim=0a1b-22cc-gpu-3-mig-{name}-19-0") is mine
+    assert isinstance(DeviceNames((parent, *others)).by_dra_name(f"gpu-3-mig-{name}-19-0"), NoMatch)
+
+
 def test_an_ambiguous_profile_matches_no_instance() -> None:
     found, _ = find_claimed_device(NAMES, claimed("gpu-0-mig-2g.20gb-14-0"), NO_SLICES)
     assert isinstance(found, NoMatch)

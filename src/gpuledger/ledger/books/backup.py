@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from gpuledger.ledger.books.exporting import books_id
 from gpuledger.ledger.books.work_folder import work_folder
-from gpuledger.ledger.store.read_only_file import open_read_only
-from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, LEDGER_NAME, MIGRATIONS, meta_value
+from gpuledger.ledger.store.read_only_file import open_read_only, require_ledger
+from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, LEDGER_NAME, meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.model.errors import GpuledgerError
 
@@ -36,7 +36,7 @@ def back_up_ledger(file: Path, target: Path) -> BackupFacts:
     if not target.parent.is_dir():
         raise GpuledgerError(f"{target.parent} is not a directory: create it, or name another file")
     with closing(open_read_only(file)) as source:
-        _require_this_version(source, file)
+        require_ledger(source, file, may_be_older=True)
         books = books_id(source, file)
         last = _last_posting(source)
         if target.exists():
@@ -51,15 +51,6 @@ def back_up_ledger(file: Path, target: Path) -> BackupFacts:
                 os.fsync(opened.fileno())
             written.replace(target)
     return BackupFacts(target.stat().st_size, last)
-
-
-def _require_this_version(source: sqlite3.Connection, file: Path) -> None:
-    (identity,) = source.execute("PRAGMA application_id").fetchone()
-    (version,) = source.execute("PRAGMA user_version").fetchone()
-    if identity != APPLICATION_ID:
-        raise GpuledgerError(f"{file} is not a gpuledger ledger")
-    if version > len(MIGRATIONS):
-        raise GpuledgerError(f"{file} was written by a newer gpuledger (schema {version}): use that version")
 
 
 def _last_posting(connection: sqlite3.Connection) -> float:

@@ -35,17 +35,12 @@ from gpuledger.ledger.report.party import Party, party_text
 from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.schema import ACTIVITY_FROM, BEGUN, TIME_FROM, ZONE, migrate_schema
+from gpuledger.ledger.store.tables import WRITE_DEVICE
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.errors import GpuledgerError
 
 _MICRO_QUARTER = QUARTER * MICRO
 _CELLS = "CREATE TABLE export_cells (begins INTEGER PRIMARY KEY, ends INTEGER NOT NULL)"
-_DEVICE = """
-INSERT INTO devices VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET
-    gpu = excluded.gpu, gpu_index = excluded.gpu_index, name = excluded.name,
-    pci_bus_id = excluded.pci_bus_id, sm_count = coalesce(excluded.sm_count, sm_count), gi = excluded.gi,
-    ci = excluded.ci, position = excluded.position, profile = excluded.profile
-"""
 _GPU = """
 INSERT INTO gpus VALUES (?, 0, '', '', NULL, 0, NULL, 0, NULL, NULL, ?, 0, 0)
     ON CONFLICT (uuid) DO UPDATE SET total = max(total, excluded.total)
@@ -184,7 +179,7 @@ class _Loader:
     def _load_gpus(self, rows: Iterable[Row]) -> None:
         for device, gpu, index, name, bus, sms, gi, ci, position, profile, metered, *seen in rows:
             own = (None if gi is None else profile) if profile == "" else profile
-            self._execute(_DEVICE, device, gpu, index, name, bus, sms, gi, ci, position, own)
+            self._execute(WRITE_DEVICE, device, gpu, index, name, bus, sms, gi, ci, position, own)
             self._execute(_GPU, gpu, int(metered))
             # Not all of its energy is here: the total is not that of the rows.
             self._execute("INSERT OR IGNORE INTO forgotten VALUES (?, 0, 0)", gpu)

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 
 from gpuledger.ledger.books.person import PersonName
 from gpuledger.ledger.books.work_folder import is_write_error
-from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS, meta_value
+from gpuledger.ledger.store.read_only_file import require_ledger
+from gpuledger.ledger.store.schema import meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.ledger.store.tables import restart_counters
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -80,7 +81,7 @@ def forget_person(file: Path, name: str, pseudonym: str = "") -> Forgotten:
         raise GpuledgerError(f"cannot lock {file}: {error.strerror}; run this as the user of serve") from None
     try:
         with closing(sqlite3.connect(file, isolation_level=None, timeout=5.0)) as connection:
-            _require_current(connection, file)
+            require_ledger(connection, file)
             connection.execute("PRAGMA secure_delete=ON").fetchall()
             # Without a write-ahead log: its file would keep the old pages.
             if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
@@ -134,18 +135,6 @@ def _check_names(name: str, pseudonym: str) -> None:
         raise UsageError(
             f"--as {pseudonym}: choose a pseudonym of letters, digits, '.', '_' and '-' that does not have "
             "the name in it"
-        )
-
-
-def _require_current(connection: sqlite3.Connection, file: Path) -> None:
-    (identity,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if identity != APPLICATION_ID:
-        raise GpuledgerError(f"{file} is not a gpuledger ledger")
-    if version != len(MIGRATIONS):
-        raise GpuledgerError(
-            f"{file} has the schema {version}, and this version {len(MIGRATIONS)}: use the version that "
-            "wrote it, or start `gpuledger serve` of this version once"
         )
 
 

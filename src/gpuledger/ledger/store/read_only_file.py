@@ -71,17 +71,24 @@ def open_read_only(file: Path) -> Connection:
 def open_ledger(file: Path) -> Connection:
     """As `open_read_only`; raises GpuledgerError as well for a file that is no ledger of this version."""
     connection = open_read_only(file)
+    try:
+        require_ledger(connection, file)
+    except GpuledgerError:
+        connection.close()
+        raise
+    return connection
+
+
+def require_ledger(connection: Connection, file: Path, *, may_be_older: bool = False) -> None:
+    """Raise GpuledgerError for a file that is no ledger of this version (or of an earlier one)."""
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if identity != APPLICATION_ID:
-        connection.close()
         raise GpuledgerError(f"{file} is not a gpuledger ledger")
-    if version != len(MIGRATIONS):
-        connection.close()
+    if version > len(MIGRATIONS) or (version < len(MIGRATIONS) and not may_be_older):
         older = "start `gpuledger serve` of this version once to upgrade it"
         newer = "use the gpuledger version that wrote it"
         raise GpuledgerError(
             f"{file} was written by another version of gpuledger (schema {version}, this one has "
             f"{len(MIGRATIONS)}): {older if version < len(MIGRATIONS) else newer}"
         )
-    return connection

@@ -32,7 +32,13 @@ from gpuledger.ledger.store.rows import (
     workload_from_text,
 )
 from gpuledger.ledger.store.schema import ACTIVITY_FROM, TIME_FROM, ZERO_HOLD
-from gpuledger.ledger.store.usage_tables import load_host_periods, load_usage, write_usage
+from gpuledger.ledger.store.usage_tables import (
+    execute_all,
+    load_host_periods,
+    load_usage,
+    next_number,
+    write_usage,
+)
 from gpuledger.ledger.time.account import is_named
 from gpuledger.ledger.time.stored import time_from_fields
 from gpuledger.ledger.watched_time import MarkedSeconds
@@ -55,7 +61,7 @@ UPDATE usage SET last_seen = ?, peak_memory = ?, sm_seconds = ?, sm_known = ?, s
     WHERE number = ?
 """
 # The size of an Instance prices its history: a tick without it must not erase the known one.
-_DEVICE = f"""
+WRITE_DEVICE = f"""
 INSERT INTO devices VALUES ({", ".join("?" * 10)}) ON CONFLICT (uuid) DO UPDATE SET gpu = excluded.gpu,
     gpu_index = excluded.gpu_index, name = excluded.name, pci_bus_id = excluded.pci_bus_id,
     sm_count = coalesce(excluded.sm_count, sm_count), gi = excluded.gi, ci = excluded.ci,
@@ -99,7 +105,7 @@ def write_journal(connection: Connection, journal: Journal) -> None:
     _replace(connection, "meta", [("elapsed", journal.elapsed), ("unix", journal.unix)])
     if journal.activity_from is not None:
         _replace(connection, "meta", [(ACTIVITY_FROM, journal.activity_from)])
-    _execute(connection, _DEVICE, [rows.device_row(device) for device in journal.devices.values()])
+    execute_all(connection, WRITE_DEVICE, [rows.device_row(device) for device in journal.devices.values()])
     _replace(connection, "gpus", [rows.gpu_row(entry) for entry in journal.gpus.values()])
     _replace(connection, "epochs", [rows.epoch_row(entry) for entry in journal.epochs])
     _replace(connection, "floors", [(*key, seconds) for key, seconds in journal.floors.items()])
@@ -114,12 +120,6 @@ def write_journal(connection: Connection, journal: Journal) -> None:
         _write_xids(connection, journal)
 
 
-def _execute(connection: Connection, statement: str, values: Sequence[Row]) -> None:
-    # Most kinds of rows do not change in most ticks.
-    if values:
-        connection.executemany(statement, values)
-
-
 def _replace(connection: Connection, table: str, values: Sequence[Row]) -> None:
     """Insert whole rows, or replace those with the same key."""
     if values:
@@ -130,7 +130,7 @@ def _add_seconds(connection: Connection, table: str, key: str, marked: Mapping[i
     minutes = [
         (minute, number, bits) for number, one in marked.items() for minute, bits in one.unsaved.items()
     ]
-    _execute(connection, _ADD_SECONDS.format(table, key), minutes)
+    execute_all(connection, _ADD_SECONDS.format(table, key), minutes)
 
 
 def _write_spans(connection: Connection, journal: Journal) -> None:
@@ -138,8 +138,8 @@ def _write_spans(connection: Connection, journal: Journal) -> None:
     _replace(connection, "spans", [rows.span_row(span) for span in new])
     _replace(connection, "shares", [row for span in new for row in rows.share_rows(span)])
     known = [span for span in journal.spans.values() if span.stored]
-    _execute(connection, _UPDATE_SPAN, [rows.span_update_row(span) for span in known])
-    _execute(connection, _UPDATE_SHARE, [row for span in known for row in rows.share_update_rows(span)])
+    execute_all(connection, _UPDATE_SPAN, [rows.span_update_row(span) for span in known])
+    execute_all(connection, _UPDATE_SHARE, [row for span in known for row in rows.share_update_rows(span)])
 
 
 def _write_times(connection: Connection, journal: Journal) -> None:
@@ -154,12 +154,12 @@ def _write_times(connection: Connection, journal: Journal) -> None:
         connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIME_FROM, from_quarter))
     _replace(connection, "time_spans", new)
     known = [(one.span.ends, one.span.microseconds, one.span.number) for one in spans if one.stored]
-    _execute(connection, "UPDATE time_spans SET ends = ?, microseconds = ? WHERE number = ?", known)
-    _execute(connection, _GPU_TIME, [rows.gpu_time_row(entry) for entry in journal.gpu_times.values()])
+    execute_all(connection, "UPDATE time_spans SET ends = ?, microseconds = ? WHERE number = ?", known)
+    execute_all(connection, _GPU_TIME, [rows.gpu_time_row(entry) for entry in journal.gpu_times.values()])
     lengths = [(one.span_length, uuid) for uuid, one in journal.gpu_times.items() if one.span is not None]
-    _execute(connection, _FOLDED_SPAN, lengths)
+    execute_all(connection, _FOLDED_SPAN, lengths)
     lost = [(lost, uuid) for uuid, lost in journal.lost_time.items()]
-    _execute(connection, "UPDATE gpu_times SET forgotten = ? WHERE uuid = ?", lost)
+    execute_all(connection, "UPDATE gpu_times SET forgotten = ? WHERE uuid = ?", lost)
 
 
 def _write_sessions(connection: Connection, journal: Journal) -> None:
@@ -168,7 +168,7 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
     _replace(connection, "sessions", new)
     # Most are open and stored: updating them does not touch the index of ended ones.
     open_rows = [rows.open_usage_row(one) for one in sessions if one.stored and one.ended is None]
-    _execute(connection, _UPDATE_USAGE, open_rows)
+    execute_all(connection, _UPDATE_USAGE, open_rows)
     others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
     _replace(connection, "usage", others)
     _add_seconds(connection, "held", "session", {one.number: one.held for one in sessions})
@@ -182,7 +182,7 @@ def _write_allocations(connection: Connection, journal: Journal) -> None:
     new = [rows.allocation_row(one) for one in allocations if one.over or not one.stored]
     _replace(connection, "handovers", new)
     known = [(one.ends, one.number) for one in allocations if one.stored and not one.over]
-    _execute(connection, "UPDATE handovers SET ends = ? WHERE number = ?", known)
+    execute_all(connection, "UPDATE handovers SET ends = ? WHERE number = ?", known)
     _add_seconds(connection, "unused", "handover", {one.number: one.unused for one in allocations})
     _add_seconds(connection, "unread", "handover", {one.number: one.unread for one in allocations})
 
@@ -192,14 +192,14 @@ def _write_series(connection: Connection, journal: Journal) -> None:
     new = [rows.series_row(number, entry) for number, entry in series.items() if entry.counter.renamed]
     _replace(connection, "series", new)
     stored = [entry.counter for entry in series.values() if entry.counter.stored]
-    _execute(connection, _UPDATE_SERIES, [(one.amount, one.measured, one.number) for one in stored])
+    execute_all(connection, _UPDATE_SERIES, [(one.amount, one.measured, one.number) for one in stored])
     unknown = [entry.counter for entry in series.values() if not entry.counter.stored]
     _replace(connection, "told", [(one.number, one.amount, one.measured) for one in unknown])
     for number in journal.dropped:
         connection.execute("DELETE FROM series WHERE number = ?", (number,))
         connection.execute("DELETE FROM told WHERE number = ?", (number,))
     ended = [rows.owner_key(key) for key in journal.ended_owners]
-    _execute(connection, "DELETE FROM owners WHERE device = ? AND pid = ? AND start = ?", ended)
+    execute_all(connection, "DELETE FROM owners WHERE device = ? AND pid = ? AND start = ?", ended)
     _replace(connection, "owners", [rows.owner_row(key, owner) for key, owner in journal.owners.items()])
 
 
@@ -238,12 +238,12 @@ def load_ledger(connection: Connection) -> StoredLedger:
         tuple(allocation_from_row(row, devices) for row in allocations if row[1] in devices),
         elapsed,
         float(meta.get("unix", 0.0)),
-        _next_number(connection, "sessions"),
-        _next_number(connection, "spans"),
-        _next_number(connection, "series"),
-        _next_number(connection, "handovers"),
+        next_number(connection, "sessions"),
+        next_number(connection, "spans"),
+        next_number(connection, "series"),
+        next_number(connection, "handovers"),
         tuple(load_xids(connection)),
-        _next_number(connection, "xids"),
+        next_number(connection, "xids"),
         float(meta.get(ZERO_HOLD, 0.0)),
         load_usage(connection, devices),
         load_host_periods(connection),
@@ -292,9 +292,9 @@ def _times(
         series,
         dict(connection.execute("SELECT part, number FROM gpu_parts")),
         unnamed,
-        _next_number(connection, "time_spans"),
-        _next_number(connection, "time_splits"),
-        _next_number(connection, "time_owners"),
+        next_number(connection, "time_spans"),
+        next_number(connection, "time_splits"),
+        next_number(connection, "time_owners"),
     )
 
 
@@ -339,8 +339,3 @@ def restart_counters(connection: Connection) -> None:
     connection.execute("DELETE FROM owners")
     connection.execute("UPDATE gpus SET base = total, closed = 0")
     connection.execute(_TIME_FROM_ZERO)
-
-
-def _next_number(connection: Connection, table: str) -> int:
-    (highest,) = connection.execute(f"SELECT max(number) FROM {table}").fetchone()
-    return (highest or 0) + 1

@@ -52,18 +52,18 @@ _LAST_QUARTER: Final = "UPDATE usage_periods SET last_quarter = max(last_quarter
 def write_usage(connection: Connection, journal: Journal) -> None:
     """Write the periods, cells and memory sizes of the journal. Raises sqlite3.Error."""
     periods = [_period_row(one, journal.unix) for one in journal.usage_periods.values()]
-    _execute(connection, _PERIOD, periods)
-    _execute(connection, "REPLACE INTO device_memory VALUES (?, ?)", list(journal.device_memory.items()))
+    execute_all(connection, _PERIOD, periods)
+    execute_all(connection, "REPLACE INTO device_memory VALUES (?, ?)", list(journal.device_memory.items()))
     hosts = [_host_row(one) for one in journal.host_periods.values()]
-    _execute(connection, f"REPLACE INTO host_periods VALUES ({', '.join('?' * 12)})", hosts)
+    execute_all(connection, f"REPLACE INTO host_periods VALUES ({', '.join('?' * 12)})", hosts)
     if journal.is_usage_due:
         _write_cells(connection, journal)
         sums = [usage_sums_row(one) for one in journal.session_sums.values() if one.ended is None]
-        _execute(connection, _UPDATE_SUMS, sums)
+        execute_all(connection, _UPDATE_SUMS, sums)
 
 
-def _execute(connection: Connection, statement: str, values: Sequence[tuple[object, ...]]) -> None:
-    # Most kinds of rows do not change in most ticks.
+def execute_all(connection: Connection, statement: str, values: Sequence[tuple[object, ...]]) -> None:
+    """Execute the statement for each row. Most kinds of rows do not change in most ticks."""
     if values:
         connection.executemany(statement, values)
 
@@ -176,7 +176,7 @@ def load_usage(connection: Connection, devices: Mapping[str, Device]) -> StoredU
         if device in devices and owner is not None:
             key = usage_key(owner)
             found.append(UsagePeriod(number, devices[device], owner, begins, 0.0, key, _known_start(start)))
-    return StoredUsage(tuple(found), _next_number(connection, "usage_periods"))
+    return StoredUsage(tuple(found), next_number(connection, "usage_periods"))
 
 
 def _known_start(text: str) -> str:
@@ -187,7 +187,7 @@ def _known_start(text: str) -> str:
 def load_host_periods(connection: Connection) -> StoredHosts:
     """The cgroups that continue, and the next number."""
     rows = connection.execute("SELECT * FROM host_periods WHERE NOT over")
-    return StoredHosts(tuple(host_periods_from_rows(rows)), _next_number(connection, "host_periods"))
+    return StoredHosts(tuple(host_periods_from_rows(rows)), next_number(connection, "host_periods"))
 
 
 def host_periods_from_rows(rows: Iterable[Sequence[Any]]) -> list[HostPeriod]:
@@ -201,6 +201,7 @@ def host_periods_from_rows(rows: Iterable[Sequence[Any]]) -> list[HostPeriod]:
     return found
 
 
-def _next_number(connection: Connection, table: str) -> int:
+def next_number(connection: Connection, table: str) -> int:
+    """The number after the highest one in the table."""
     (highest,) = connection.execute(f"SELECT max(number) FROM {table}").fetchone()
     return (highest or 0) + 1

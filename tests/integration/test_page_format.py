@@ -202,3 +202,29 @@ def test_after_a_sleep_the_age_of_the_data_includes_it(tab: BrowserTab, simulate
         return [name, Math.floor(age / 60)];
     }"""
     assert tab.page.evaluate(script, simulated) == ["stale", 480]
+
+
+@pytest.mark.parametrize(
+    ("zone", "begins", "words"),
+    [
+        ("Europe/Berlin", "2026-03-28T20:30Z", "22:00|23:00|29 Mar|01:00|03:00|04:00|05:00|06:00"),
+        ("Europe/Berlin", "2026-10-24T20:30Z", "23:00|25 Oct|01:00|02:00|02:00|03:00|04:00|05:00"),
+        ("Pacific/Chatham", "2026-04-04T10:00Z", "5 Apr|01:00|02:00|03:00|03:00|04:00|05:00|06:00"),
+        ("America/St_Johns", "2027-01-01T01:00Z", "22:00|23:00|1 Jan|01:00|02:00|03:00|04:00|05:00"),
+    ],
+)
+def test_the_axis_has_the_date_at_midnight_where_clocks_change(
+    browser: Browser, tab: BrowserTab, zone: str, begins: str, words: str
+) -> None:
+    script = """async (begins) => {
+        const { TimelinePainter } = await import('./page/painter.js');
+        const painter = new TimelinePainter(document.createElement('canvas'));
+        Object.assign(painter, { gutter: 0, width: 600, color: () => '' });
+        const words = [];
+        painter.pen.fillText = (text) => words.push(text);
+        const from = Date.parse(begins) / 1000;
+        painter.drawAxis({ from, to: from + 8 * 3600 }, 10);
+        return words.join('|');
+    }"""
+    with open_tab(browser, tab.origin, timezone_id=zone) as local:
+        assert local.open().page.evaluate(script, begins) == words

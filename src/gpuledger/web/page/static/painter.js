@@ -98,7 +98,9 @@ export class TimelinePainter {
       pen.stroke();
       pen.fillStyle = this.color("soft");
       pen.textAlign = "center";
-      const midnight = (time - shift) % 86400 === 0;
+      // Not by the shift: clocks may change within the scene.
+      const local = new Date(time * 1000);
+      const midnight = !(local.getHours() + local.getMinutes() + local.getSeconds());
       const words = midnight ? day(time) : step < 60 ? `${clock(time)}:${String(Math.round(time % 60)).padStart(2, "0")}` : clock(time);
       if (x < this.gutter + this.width - 18 && x > this.gutter + 12) pen.fillText(words, x, AXIS / 2 - 2);
     }

@@ -12,6 +12,8 @@ from gpuledger.model.snapshot import SourceInfo
 
 SYSTEM_DIR = Path("/var/lib/gpuledger")
 _AHEAD, _LEVEL = b"ahead\n", b"level\n"
+# A disk without space or inodes, or an exhausted quota.
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TAKEN = frozenset({errno.EAGAIN, errno.EACCES})
 
 
@@ -24,8 +26,16 @@ def create_state_dir(given: str, environment: Mapping[str, str], system: Path = 
         return _create_dir(Path(given))
     try:
         return _create_dir(system)
-    except OSError:
+    except OSError as error:
+        if is_full(error):
+            # Later it has space, and a ledger elsewhere would be forgotten.
+            raise
         return _create_dir(_user_dir(environment))
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a file could not be created or grow because the disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def candidate_dirs(given: str, environment: Mapping[str, str], system: Path = SYSTEM_DIR) -> list[Path]:
@@ -71,6 +81,7 @@ class LedgerLock:
         """Raises GpuledgerError if another program holds the lock, OSError if the file cannot be created."""
         import fcntl
 
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = file
         self._handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -116,6 +127,15 @@ def is_same_file(file: Path, found: os.stat_result) -> bool:
         return False
 
 
+def file_version(file: Path) -> tuple[int, ...] | None:
+    """What changes when a file is written or replaced; None if there is no ledger. Raises OSError."""
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if found.st_size else None
+
+
 def set_aside(file: Path, unix: float) -> Path:
     """Rename a damaged ledger and its WAL files to `.corrupt-<unix>`; return the new name."""
     aside = file.with_name(f"{file.name}.corrupt-{int(unix)}")
@@ -128,3 +148,41 @@ def set_aside(file: Path, unix: float) -> Path:
         if part.exists():
             part.rename(aside.with_name(aside.name + suffix))
     return aside
+
+
+def _primary_code(error: Exception) -> int:
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def is_failed_write(error: Exception) -> bool:
+    """Whether SQLite could not write to a file that it has open."""
+    # Imported lazily: not every command needs SQLite.
+    import sqlite3
+
+    return _primary_code(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether a ledger is damaged, or the file of another program."""
+    import sqlite3
+
+    if not isinstance(error, sqlite3.DatabaseError):
+        return False
+    # A missing table or column: another program's file, or an incomplete one.
+    lacking = isinstance(error, sqlite3.OperationalError) and str(error).startswith(("no such", "table "))
+    return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or lacking
+
+
+def lacks_space(error: Exception, file: Path) -> bool:
+    """Whether this can be a full disk or an exhausted quota: SQLite does not say it of all its files."""
+    import sqlite3
+
+    if _primary_code(error) != sqlite3.SQLITE_CANTOPEN:
+        return is_full(error) or is_failed_write(error)
+    probe = file.with_suffix(".probe")
+    try:
+        os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        probe.unlink()
+    except OSError as refused:
+        return is_full(refused)
+    return False

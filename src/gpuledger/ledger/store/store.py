@@ -29,7 +29,15 @@ from gpuledger.ledger.store.schema import (
     SchemaTooNew,
     migrate_schema,
 )
-from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
+from gpuledger.ledger.store.state_directory import (
+    LedgerLock,
+    file_version,
+    is_damage,
+    is_failed_write,
+    is_same_file,
+    lacks_space,
+    set_aside,
+)
 from gpuledger.ledger.store.tables import load_ledger, restart_counters, write_journal
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError
@@ -44,6 +52,9 @@ _CACHE_KIB = 1024
 # Maximum wait of a commit for another program's lock; the tick waits as well.
 _BUSY_MS = 100
 _WRITE_ERRORS = (sqlite3.Error, OSError, UnicodeEncodeError, OverflowError)
+
+
+_REPLACED = "another file has replaced it; remove that file, or restart gpuledger to continue with it"
 
 
 class _FileRemoved(OSError):
@@ -74,6 +85,8 @@ class Store:
         # The stored ledger was read, but there was no space to open the file for writing.
         self._needs_space = False
         self._opened: os.stat_result | None = None
+        # That of the ledger which was read on a full disk; None without one.
+        self._version: tuple[int, ...] | None = None
         # The time zone of which the file has the name; None before the first write.
         self._zone: tzinfo | None = None
         # See `LedgerStore`.
@@ -93,9 +106,10 @@ class Store:
         self._lock: LedgerLock | None = None
         try:
             self._lock = LedgerLock(self.file.with_suffix(".lock"))
-            self._open_or_replace()
         except OSError as error:
-            self._give_up(error)
+            self._wait_or_give_up(error)
+        else:
+            self._open_or_replace()
 
     @property
     def on_disk(self) -> bool:
@@ -114,8 +128,8 @@ class Store:
         with self._mutex:
             if self._connection is None and self._needs_space:
                 try:
-                    self._open_for_writing()
-                except _WRITE_ERRORS as error:
+                    self._open_later()
+                except (*_WRITE_ERRORS, GpuledgerError) as error:
                     log.error("%s: %s; what this run has read could not be stored", self.file, error)
             if self._connection is not None:
                 self._close_cleanly(self._connection)
@@ -133,14 +147,35 @@ class Store:
             ) from None
         except (NotALedger, ValueError, KeyError, TypeError, IndexError) as error:
             self._replace(f"not readable as a ledger ({type(error).__name__})")
-        except sqlite3.Error as error:
-            if _is_damage(error):
+        except (sqlite3.Error, OSError) as error:
+            if is_damage(error):
                 self._replace(str(error))
-            elif not (_lacks_space(error) and self._read_on_full_disk()):
-                self._give_up(error)
             else:
-                self._needs_space = True
-                self._fail(error, self._clock.elapsed())
+                self._wait_or_give_up(error)
+
+    def _wait_or_give_up(self, error: Exception) -> None:
+        """Open the file later if it lacks only space, or an inode for itself or a file beside it."""
+        if not (lacks_space(error, self.file) and self._read_on_full_disk()):
+            self._give_up(error)
+            return
+        self._needs_space = True
+        self._fail(error, self._clock.elapsed())
+
+    def _open_later(self) -> sqlite3.Connection:
+        """Open the file for writing, for which there was no space at the start.
+
+        Raises GpuledgerError if another program has it, OSError if one had it meanwhile.
+        """
+        if self._lock is None:
+            lock = LedgerLock(self.file.with_suffix(".lock"))
+            try:
+                if file_version(self.file) != self._version:
+                    raise OSError(_REPLACED)
+            except OSError:
+                lock.release()
+                raise
+            self._lock = lock
+        return self._open_for_writing()
 
     def _open(self) -> None:
         connection = self._open_for_writing()
@@ -175,10 +210,11 @@ class Store:
     def _read_on_full_disk(self) -> bool:
         """Read the stored ledger without writing a byte; return whether that is possible."""
         try:
-            self._opened = self.file.stat()
-            if not self._opened.st_size:
+            self._version = file_version(self.file)
+            if self._version is None:
                 return True
-            with closing(self._connect()) as connection:
+            self._opened = self.file.stat()
+            with closing(self._connect_to_read()) as connection:
                 # SQLite then needs no file that it shares with readers.
                 connection.execute("PRAGMA locking_mode=EXCLUSIVE").fetchall()
                 (identity,) = connection.execute("PRAGMA application_id").fetchone()
@@ -205,6 +241,12 @@ class Store:
             stored = _from_zero(stored)
         self.stored_ledger = stored
 
+    def _connect_to_read(self) -> sqlite3.Connection:
+        """Without a WAL, everything is in the file; SQLite would create one."""
+        if self.file.with_name(f"{self.file.name}-wal").exists():
+            return self._connect()
+        return sqlite3.connect(f"{self.file.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+
     def _connect(self) -> sqlite3.Connection:
         # Created here with mode 0600: SQLite would use the umask.
         os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -222,7 +264,7 @@ class Store:
             log.error("%s is damaged (%s): renamed to %s; a new ledger begins", self.file, why, aside.name)
             self._open()
         except (sqlite3.Error, OSError) as error:
-            self._give_up(error)
+            self._wait_or_give_up(error)
         self.was_replaced = True
 
     def _give_up(self, error: Exception) -> None:
@@ -250,9 +292,9 @@ class Store:
             return self._may_show_unsaved()
         try:
             self._check_place()
-            connection = self._connection or self._open_for_writing()
+            connection = self._connection or self._open_later()
             self._write(connection, journal)
-        except _WRITE_ERRORS as error:
+        except (*_WRITE_ERRORS, GpuledgerError) as error:
             self._unsaved = journal
             self._fail(error, now)
             return self._may_show_unsaved()
@@ -274,13 +316,10 @@ class Store:
             return
         if not self.file.exists():
             raise _FileRemoved("the file was removed")
-        raise OSError(
-            "another file has replaced it; remove that file, or restart gpuledger to continue with it"
-        )
+        raise OSError(_REPLACED)
 
     def _recreate(self) -> None:
         """Create the removed file again. Raises OSError if that fails."""
-        self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._lock is not None and not self._lock.is_in_place:
             old_lock, self._lock = self._lock, LedgerLock(self.file.with_suffix(".lock"))
             old_lock.release()
@@ -292,7 +331,10 @@ class Store:
         self.was_replaced = True
 
     def _may_show_unsaved(self) -> bool:
-        return self._lock is not None and self._lock.set_ahead(ahead=True)
+        if self._lock is None:
+            # Without a stored ledger, there are no values that a later run could step back to.
+            return self._version is None
+        return self._lock.set_ahead(ahead=True)
 
     def _write(self, connection: sqlite3.Connection, journal: Journal) -> None:
         if self._is_first_write:
@@ -325,7 +367,7 @@ class Store:
             restart_counters(connection)
 
     def _fail(self, error: Exception, now: float) -> None:
-        if _is_damage(error):
+        if is_damage(error):
             self._replace(str(error))
             self._error = f"{self.file} was damaged and has been replaced"
             return
@@ -337,7 +379,8 @@ class Store:
             else:
                 self._error = self._error or f"{self.file} was removed and has been created again"
                 return
-        why = f"{self.file}: {error}{' (check the space: `df`)' if _lacks_space(error) else ''}"
+        remedy = f" (check the space: `df{'' if is_failed_write(error) else ' -i'}`)"
+        why = f"{self.file}: {error}{remedy if lacks_space(error, self.file) else ''}"
         if not self._error:
             log.error("%s; the ledger continues in memory and is stored when the file is writable", why)
         self._error = why
@@ -375,17 +418,3 @@ def _from_zero(stored: StoredLedger) -> StoredLedger:
     time = stored.times
     entries = {uuid: entry._replace(base=entry.time.posted, closed=0) for uuid, entry in time.gpus.items()}
     return replace(stored, gpus=gpus, times=replace(time, gpus=entries, series={}))
-
-
-def _lacks_space(error: Exception) -> bool:
-    """Whether this can be a full disk or an exhausted quota: SQLite does not say it of all its files."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
-
-
-def _is_damage(error: Exception) -> bool:
-    if not isinstance(error, sqlite3.DatabaseError):
-        return False
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    # A missing table or column: another program's file, or an incomplete one.
-    lacking = isinstance(error, sqlite3.OperationalError) and str(error).startswith(("no such", "table "))
-    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or lacking

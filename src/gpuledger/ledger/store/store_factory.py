@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.retention import RetentionLimits
-from gpuledger.ledger.store.state_directory import SYSTEM_DIR, create_state_dir, ledger_name
+from gpuledger.ledger.store.state_directory import (
+    SYSTEM_DIR,
+    candidate_dirs,
+    create_state_dir,
+    is_full,
+    ledger_name,
+)
 from gpuledger.model.snapshot import SourceInfo
 from gpuledger.model.source import Clock
 
@@ -42,8 +48,10 @@ def open_store(
     try:
         folder = create_state_dir(given, environment, system)
     except OSError as error:
-        # The Store fails likewise and reports that in its health.
-        folder = Path(given or system)
+        # The Store fails likewise and reports that in its health; on a full disk, it creates the directory.
+        folders = candidate_dirs(given, environment, system)
+        full = (one for one in folders if is_full(error) and one.is_relative_to(error.filename))
+        folder = next(full, folders[0])
         log.warning(
             "no writable directory for the ledger: %s: %s; set --state-dir", error.filename, error.strerror
         )

@@ -1,10 +1,10 @@
 """Parts of GPUs that schedulers of fractions write into the annotations and labels of a pod. Pure.
 
 HAMi and Volcano write `GPU-UUID,NVIDIA,MEMORY,CORES:` for each device of a container, in MiB and percent, and
-`;` after each container. HAMi adds the MIG instances as JSON. KAI and Run:ai write the fraction (or the
-memory in MiB) that the pod has of each GPU, and as labels the groups of these GPUs. A reservation pod has the
-same label, and the GPU from the kubelet. Formats: HAMi 2.9 pkg/device/devices.go, Volcano's vGPU device
-plugin pkg/util/util.go, KAI 0.13 pkg/common/resources.
+`;` after each container; newer ones have the init containers first. HAMi adds the MIG instances as JSON. KAI
+and Run:ai write the fraction (or the memory in MiB) that the pod has of each GPU, and as labels the groups of
+these GPUs. A reservation pod has the same label, and the GPU from the kubelet. Formats: HAMi 2.9
+pkg/device/devices.go, Volcano's vGPU device plugin pkg/util/util.go, KAI 0.13 pkg/common/resources.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gpuledger.model.text import clean_name
 
@@ -70,17 +70,38 @@ class _Senseless(ValueError):
     """An annotation that no scheduler writes."""
 
 
+class PodContainers(NamedTuple):
+    """The number of a pod's containers, the name of the first, and which init containers have ended."""
+
+    number: int = 0
+    first: str = ""
+    init_ended: tuple[bool, ...] = ()
+
+    def ended_of(self, written: int) -> frozenset[int]:
+        """The places of ended init containers in a list of `written` containers."""
+        if written != len(self.init_ended) + self.number:
+            return frozenset()
+        return frozenset(place for place, has_ended in enumerate(self.init_ended) if has_ended)
+
+
+_NO_CONTAINERS: Final = PodContainers()
+
+
 def parse_pod_shares(
-    annotations: Mapping[str, Any], labels: Mapping[str, Any], first_container: str = ""
+    annotations: Mapping[str, Any], labels: Mapping[str, Any], pod: PodContainers = _NO_CONTAINERS
 ) -> PodShares:
-    """The shares that a pod states. `first_container` has the fraction unless an annotation names another."""
+    """The shares that a pod states. Its first container has the fraction unless an annotation names another.
+
+    An init container that has ended has nothing.
+    """
     problem = ""
     containers: tuple[tuple[DeviceShare, ...], ...] = ()
     part, annotation = None, ""
     for name in (_HAMI, _VOLCANO):
         if isinstance(text := annotations.get(name), str) and not containers:
             try:
-                containers = _parse_devices(text, annotations.get(_HAMI_MIG) if name == _HAMI else None)
+                mig = annotations.get(_HAMI_MIG) if name == _HAMI else None
+                containers = _parse_devices(text, mig, pod)
             except _Senseless as error:
                 problem = f"annotation {name} is ignored: {error}"
     groups = frozenset(_groups(labels)) or frozenset(_groups(annotations))
@@ -97,16 +118,18 @@ def parse_pod_shares(
         containers,
         groups,
         part,
-        clean_name(container, _LONGEST_NAME) if isinstance(container, str) and container else first_container,
+        clean_name(container, _LONGEST_NAME) if isinstance(container, str) and container else pod.first,
         annotation,
         problem,
     )
 
 
-def _parse_devices(text: str, mig: object) -> tuple[tuple[DeviceShare, ...], ...]:
+def _parse_devices(text: str, mig: object, pod: PodContainers) -> tuple[tuple[DeviceShare, ...], ...]:
     instances = _parse_instances(mig)
     found: list[tuple[DeviceShare, ...]] = []
-    for number, container in enumerate(text.split(";")):
+    listed = text.strip().removesuffix(";").split(";")
+    ended = pod.ended_of(len(listed))
+    for number, container in enumerate(listed):
         written = [device for device in container.split(":") if device.strip()]
         if len(written) > _MOST_DEVICES or number > _MOST_DEVICES:
             raise _Senseless(f"it names more than {_MOST_DEVICES} devices")
@@ -116,7 +139,7 @@ def _parse_devices(text: str, mig: object) -> tuple[tuple[DeviceShare, ...], ...
             instance = instances.get((number, position))
             # A MIG instance is not shared: the pod has all of it.
             devices.append(share if instance is None else DeviceShare(instance, Fraction(1)))
-        if devices:
+        if devices and number not in ended:
             found.append(tuple(devices))
     return tuple(found)
 

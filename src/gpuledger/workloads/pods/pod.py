@@ -15,7 +15,7 @@ from gpuledger.model.text import clean_name, matches_any
 from gpuledger.model.workload import POD_FACTS, Workload
 from gpuledger.workloads.pods.capacities import Capacities
 from gpuledger.workloads.pods.controller import find_origin
-from gpuledger.workloads.pods.gpu_shares import NO_SHARES, PodShares, parse_pod_shares
+from gpuledger.workloads.pods.gpu_shares import NO_SHARES, PodContainers, PodShares, parse_pod_shares
 
 # The API's mirror of a static pod has a different UID; cgroup and log directory of the pod show this hash.
 _HASHES: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")
@@ -87,14 +87,20 @@ def parse_pod(data: object, allowed_labels: tuple[str, ...] = ()) -> Pod | None:
         hash=next(filter(None, (fields.name_at(annotations, key) for key in _HASHES)), ""),
         finished=phase in _FINISHED,
         created=_unix(meta.get("creationTimestamp")),
-        shares=parse_pod_shares(annotations, mapping_at(meta, "labels"), _first_container(data)),
+        shares=parse_pod_shares(annotations, mapping_at(meta, "labels"), _pod_containers(data)),
     )
 
 
-def _first_container(data: object) -> str:
-    return next(
-        (fields.name_at(one, "name") for one in mappings_at(mapping_at(data, "spec"), "containers")), ""
-    )
+def _pod_containers(data: object) -> PodContainers:
+    spec, status = mapping_at(data, "spec"), mapping_at(data, "status")
+    names = [fields.name_at(one, "name") for one in mappings_at(spec, "containers")]
+    ended = {
+        fields.name_at(one, "name")
+        for one in mappings_at(status, "initContainerStatuses")
+        if "terminated" in mapping_at(one, "state")
+    }
+    init = tuple(fields.name_at(one, "name") in ended for one in mappings_at(spec, "initContainers"))
+    return PodContainers(len(names), next(iter(names), ""), init)
 
 
 def _containers(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

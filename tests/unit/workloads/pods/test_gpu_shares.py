@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from fuzzing import check_line, check_text
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pods.gpu_shares import NO_SHARES, DeviceShare, PodShares, parse_pod_shares
+from gpuledger.workloads.pods.gpu_shares import (
+    NO_SHARES,
+    DeviceShare,
+    PodContainers,
+    PodShares,
+    parse_pod_shares,
+)
 from gpuledger.workloads.pods.pod import parse_pod
 from pods_server import a_pod
 
@@ -95,7 +101,7 @@ def test_an_older_name_of_a_mig_instance_is_not_its_gpu() -> None:
 def test_a_working_pod_has_a_part_of_the_gpu_of_its_group(
     annotation: str, text: str, part: DeviceShare
 ) -> None:
-    found = parse_pod_shares({annotation: text}, {GROUP: "g1"}, "main")
+    found = parse_pod_shares({annotation: text}, {GROUP: "g1"}, PodContainers(1, "main"))
     assert found == PodShares((), frozenset({"g1"}), part, "main", annotation)
 
 
@@ -106,7 +112,7 @@ def test_a_pod_on_several_gpus_has_several_groups() -> None:
 
 def test_another_container_can_have_the_part() -> None:
     annotations = {"gpu-fraction": "0.5", "gpu-fraction-container-name": "side"}
-    assert parse_pod_shares(annotations, {GROUP: "g1"}, "main").container == "side"
+    assert parse_pod_shares(annotations, {GROUP: "g1"}, PodContainers(1, "main")).container == "side"
 
 
 def test_a_pod_of_a_group_without_a_part_reserves_the_gpu() -> None:
@@ -133,6 +139,51 @@ def test_a_pod_is_parsed_with_its_shares() -> None:
     assert (pod.shares.container, pod.shares.groups) == ("first", {"g1"})
 
 
+@pytest.mark.parametrize("name", [HAMI, VOLCANO])
+@pytest.mark.parametrize(
+    ("text", "states", "uuids"),
+    [
+        # Of init containers and two others.
+        ("GPU-a,NVIDIA,1,50:;GPU-b,NVIDIA,1,50:;GPU-c,NVIDIA,1,50:;", ["terminated"], "bc"),
+        ("GPU-a,NVIDIA,1,50:;GPU-b,NVIDIA,1,50:;;", ["terminated"], "b"),
+        ("GPU-a,NVIDIA,1,50:;;GPU-c,NVIDIA,1,50:", ["terminated"], "c"),
+        (";GPU-b,NVIDIA,1,50:;GPU-c,NVIDIA,1,50:;", ["terminated"], "bc"),
+        ("GPU-a,NVIDIA,1,50:;GPU-b,NVIDIA,1,50:;;", ["running"], "ab"),
+        ("GPU-a,NVIDIA,1,50:;GPU-b,NVIDIA,1,50:;;", ["waiting"], "ab"),
+        # A sidecar is an init container that runs beside the others.
+        ("GPU-a,NVIDIA,1,50:;GPU-b,NVIDIA,1,50:;GPU-c,NVIDIA,1,50:;;", ["terminated", "running"], "bc"),
+        # Older: without init containers.
+        ("GPU-a,NVIDIA,1,50:;GPU-b,NVIDIA,1,50:;", ["terminated"], "ab"),
+        ("GPU-a,NVIDIA,1,50:;", ["terminated"], "a"),
+    ],
+)
+def test_an_init_container_that_has_ended_has_nothing(
+    name: str, text: str, states: list[str], uuids: str
+) -> None:
+    init = [{"name": f"init-{number}"} for number in range(len(states))]
+    pod = a_pod(annotations={name: text})
+    pod["spec"] = {"initContainers": init, "containers": [{"name": "first"}, {"name": "second"}]}
+    pod["status"]["initContainerStatuses"] = [
+        {**one, "state": {state: {}}} for one, state in zip(init, states, strict=True)
+    ]
+    parsed = parse_pod(pod)
+    assert parsed is not None
+    shares = parsed.shares
+    assert (shares.problem, [share.uuid for one in shares.containers for share in one]) == (
+        "",
+        [f"GPU-{letter}" for letter in uuids],
+    )
+
+
+def test_a_mig_instance_is_that_of_its_place_beside_an_ended_init_container() -> None:
+    annotations = {
+        HAMI: "GPU-a,NVIDIA,1,0:;GPU-a,NVIDIA,1,0:;",
+        MIG: json.dumps([mig(migUUID="MIG-0"), mig(containerIndex=1, migUUID="MIG-1")]),
+    }
+    found = parse_pod_shares(annotations, {}, PodContainers(1, "main", (True,)))
+    assert found.containers == ((DeviceShare("MIG-1", Fraction(1)),),)
+
+
 WORDS = st.sampled_from(
     ["GPU-a", "NVIDIA", ",", ":", ";", "0", "25", "999999999999", "[0-1]", "\n", "\ud800"]
 )
@@ -147,7 +198,7 @@ NAMES = st.sampled_from([HAMI, MIG, VOLCANO, "gpu-fraction", "gpu-memory", "gpu-
 def test_arbitrary_annotations_are_parsed_or_named(
     annotations: dict[str, Any], labels: dict[str, Any]
 ) -> None:
-    found = parse_pod_shares(annotations, labels)
+    found = parse_pod_shares(annotations, labels, PodContainers(1, "main", (True,)))
     check_text(*found.groups, found.container)
     if found.problem:
         check_line(GpuledgerError(found.problem))

@@ -37,6 +37,11 @@ def test_a_week_of_eight_gpus_is_one_or_two_sheets_and_fits_a_phone(browser: Bro
     page.on("dialog", lambda dialog: tab.problems.append(dialog.message))
     page.set_content(week())
     assert (tab.overflow(), tab.problems) == (0, [])
+    # The cost is read without scrolling.
+    for cost in (page.locator("tr.total > *").last, page.locator("table tbody tr > *:last-child").first):
+        box = cost.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 390
     # A row of several names is no column of single letters.
     assert page.locator("table").nth(1).locator("tbody tr").first.evaluate("row => row.offsetHeight") < 60
     sheets = len(re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True)))

@@ -67,6 +67,13 @@ code { font: 0.85em ui-monospace, "SF Mono", Consolas, monospace; overflow-wrap:
 footer { margin-top: 1.5rem; border-top: 1px solid #dde2e9; padding-top: 0.6rem; font-size: 0.9375rem;
   color: #556072; break-inside: avoid }
 @media screen and (max-width: 68rem) { table { min-width: 64rem } }
+@media screen and (max-width: 40rem) {
+  body { padding: 1rem }
+  .due { text-align: left }
+  /* Names and the last amount, the cost, are read without scrolling. */
+  tr > :last-child { position: sticky; right: 0; padding-left: 1.2rem;
+    background: linear-gradient(90deg, transparent, #fff 1.2rem) }
+}
 @media print {
   :root { font-size: 8.5pt }
   body { padding: 0; max-width: none; line-height: 1.35 }

@@ -67,7 +67,8 @@ class CommandParser(argparse.ArgumentParser):
         short = page is HelpPage.COMMON and any(own is HelpPage.RARE for _, own, _, _ in self.declared)
         self.set_help(_PAGES[page][1], short=short)
         self.formatter_class = partial(_HelpFormatter, max_help_position=_FLAG_COLUMNS)
-        self.print_help()
+        # argparse's print_help ignores errors, such as those of a full disk.
+        sys.stdout.write(self.format_help())
 
     def set_help(self, shown: Collection[HelpPage], *, short: bool) -> None:
         """Set the help of the flags on these pages, without keys if it is short; hide the others."""

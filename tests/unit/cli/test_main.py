@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +88,20 @@ def test_help_of_a_command_is_its_help(words: list[str], capsys: pytest.CaptureF
     expected = capsys.readouterr().out
     assert main(words) == 0
     assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize(
+    "words", [["help", "report"], ["report", "--help"], ["version"], ["completion", "bash"]]
+)
+def test_text_that_cannot_be_written_is_a_failure(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(words) == 1
+        with contextlib.suppress(OSError):
+            full.close()
+    assert capsys.readouterr().err == "gpuledger: cannot write: No space left on device\n"
 
 
 def test_help_of_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

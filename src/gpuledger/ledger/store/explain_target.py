@@ -25,6 +25,7 @@ from gpuledger.ledger.store.rows import FACT_COLUMNS, facts_from_columns, worklo
 from gpuledger.ledger.time.account import DOWN
 from gpuledger.model.errors import GpuledgerError, suggest_name
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
+from gpuledger.model.text import escape_to_one_line
 from gpuledger.model.workload import UNKNOWN
 
 PID, ACCOUNT = "pid", "account"
@@ -89,7 +90,9 @@ class ExplainTarget:
             return name in (_NAMELESS, *filter(None, self.key))
         if self.kind == "gpu" and len(name) >= _SHORTEST_UUID and self.key[0].startswith(name):
             return True
-        return name in self.names or name == "/".join(self.key)
+        full = "/".join(self.key)
+        # Reports print names with escapes: a name copied from there means the same row.
+        return name in (*self.names, full, *map(escape_to_one_line, self.names), escape_to_one_line(full))
 
     def is_like(self, pattern: str) -> bool:
         """Return whether a name of this target matches a pattern with * and ?."""

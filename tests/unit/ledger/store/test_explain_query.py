@@ -26,6 +26,7 @@ from gpuledger.ledger.store.explain_query import ExplainLists, ExplainScope, exp
 from gpuledger.ledger.store.explain_target import ExplainTarget
 from gpuledger.ledger.store.history import History
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.text import escape_to_one_line
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run, rows
 from report_helpers import (
@@ -219,6 +220,23 @@ def test_a_name_of_a_user_and_a_pod_needs_its_kind(tmp_path: Path) -> None:
     run.store.close()
     assert "use pod:dan or user:dan" in error_of(run.store.file, "dan")
     assert explain(run.store.file, "user:dan").who == "user dan"
+
+
+@pytest.mark.parametrize(
+    "name", ["two\nlines", "\u202etxt.exe", "\x1b[31mred", "a\tb", "back\\slash", "日本 é"]
+)
+def test_a_name_as_reports_print_it_names_its_row(tmp_path: Path, name: str) -> None:
+    run = Run(tmp_path)
+    # The second user has the printed name of the first, and keeps it.
+    users = (name, escape_to_one_line(name)) if name == "a\tb" else (name,)
+    for minute in range(5):
+        owners = [process(A, n, workload=Workload("user", user=user)) for n, user in enumerate(users, 1)]
+        run.tick({A: minute * 1000 * J}, owners, seconds=60.0)
+    run.store.close()
+    printed = f"user:{escape_to_one_line(name)}"
+    for text in (f"user:{name}", printed, *([printed[5:]] if len(users) == 1 else [])):
+        expected = users[-1] if text == printed else name
+        assert explain(run.store.file, text).who == f"user {expected}"
 
 
 @pytest.mark.parametrize(

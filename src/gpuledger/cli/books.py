@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +41,7 @@ from gpuledger.ledger.books.table_files import require_format
 from gpuledger.ledger.books.work_folder import abandoned_folders, is_write_error, work_folder
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import parse_range
+from gpuledger.ledger.store.read_only_file import open_read_only
 from gpuledger.ledger.store.watched_range import resolve_watched_range
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
@@ -198,8 +198,7 @@ def _forget(words: Sequence[str], settings: BooksSettings, values: Mapping[str, 
     file = ledger_file(values)
     if not file.is_file():
         # Names the place, and what to do.
-        with closing(_opened(file)):
-            pass
+        open_read_only(file).close()
     done = forget_person(file, settings.user, settings.pseudonym)
     sys.stdout.write(
         _FORGOTTEN.format(file=file, name=settings.user, pseudonym=done.pseudonym, rows=done.rows)
@@ -207,12 +206,6 @@ def _forget(words: Sequence[str], settings: BooksSettings, values: Mapping[str, 
     for left in done.left:
         sys.stdout.write(f"{left} has these letters and may have the name: check it, and remove it\n")
     return 0
-
-
-def _opened(file: Path) -> sqlite3.Connection:
-    from gpuledger.ledger.store.read_only_file import open_read_only
-
-    return open_read_only(file)
 
 
 class _Action(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -57,8 +57,6 @@ class TokenCounts:
     lost_input: int = 0
     lost_output: int = 0
     lost_requests: int = 0
-    # Pods that served no token in the row's range.
-    idle_pods: frozenset[tuple[str, str]] = field(default=frozenset())
 
     @property
     def all(self) -> int | None:

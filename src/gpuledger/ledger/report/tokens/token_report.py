@@ -113,13 +113,9 @@ class _Rows:
         """The pod and its energy; one that serves no model is not idle for want of tokens."""
         if not self.models.of_pod(pod):
             return TokenCounts(frozenset([pod]))
-        used, idle = self.energy[key, pod], not tokens.active
-        return TokenCounts(
-            frozenset([pod]),
-            idle_millijoules=used if idle else 0,
-            pod_millijoules=used,
-            idle_pods=frozenset([pod]) if idle else frozenset(),
-        )
+        used = self.energy[key, pod]
+        idle = 0 if tokens.active else used
+        return TokenCounts(frozenset([pod]), idle_millijoules=idle, pod_millijoules=used)
 
     def _key(self, uuid: str, owner: Name) -> Key:
         return self.grouping.key(party_of_series(uuid, owner, self.fleet))

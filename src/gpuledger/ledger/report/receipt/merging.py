@@ -7,9 +7,9 @@ not know is not known of all: a sum of the others would look like the whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args, get_type_hints
 
 from gpuledger.ledger.report.receipt.advice import advise
 from gpuledger.ledger.report.receipt.content import (
@@ -23,15 +23,6 @@ from gpuledger.ledger.report.receipt.settings import AdviceSettings
 from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.errors import GpuledgerError
 
-_INTEGERS: Final = (
-    *("gpu_microseconds", "estimated_microseconds", "unpriced_microseconds", "sessions"),
-    *("millijoules", "measured_millijoules", "high_millijoules", "unpriced_millijoules"),
-)
-_MONEY: Final = ("time_cost", "energy_cost", "cost")
-_DECIMALS: Final = (
-    *("co2_grams", "allocated_seconds", "resident_seconds"),
-    *("active_seconds", "held_seconds", "unknown_seconds"),
-)
 # More digits than any sum of amounts has.
 _EXACT: Final = Context(prec=60)
 _TEN_DECIMALS: Final = Decimal("1e-10")
@@ -86,17 +77,7 @@ def merge_receipts(parts: Sequence[ReceiptJson], settings: AdviceSettings | None
 
 def sum_amounts(parts: Sequence[Amounts]) -> Amounts:
     """The exact sum of each amount; None if it is not known of one part."""
-    summed: dict[str, Any] = {}
-    for name in _INTEGERS:
-        summed[name] = _sum(parts, name, lambda value: value, lambda total: total)
-    for name in _DECIMALS:
-        # Whole microseconds (of grams: millionths), because sums of floats depend on their order.
-        summed[name] = _sum(parts, name, lambda value: round(value * MICRO), lambda total: total / MICRO)
-    for name in _MONEY:
-        summed[name] = _sum(
-            parts, name, _units, lambda total: f"{_EXACT.multiply(total, _TEN_DECIMALS):.10f}"
-        )
-    return cast("Amounts", summed)
+    return cast("Amounts", {name: _sum(parts, name, *_INTEGERS[kind]) for name, kind in _AMOUNTS.items()})
 
 
 def _sum(
@@ -109,6 +90,16 @@ def _sum(
 def _units(text: str) -> int:
     """The amount in units of its tenth decimal."""
     return int(_EXACT.divide(Decimal(text), _TEN_DECIMALS))
+
+
+# The type of each amount, and its values as integers and back. Decimals are whole microseconds (of grams:
+# millionths), because sums of floats depend on their order.
+_AMOUNTS: Final = {name: (get_args(hint) or (hint,))[0] for name, hint in get_type_hints(Amounts).items()}
+_INTEGERS: Final[Mapping[object, tuple[Callable[[Any], int], Callable[[int], Any]]]] = {
+    int: (int, int),
+    float: (lambda value: round(value * MICRO), lambda total: total / MICRO),
+    str: (_units, lambda total: f"{_EXACT.multiply(total, _TEN_DECIMALS):.10f}"),
+}
 
 
 def _require_same(parts: Sequence[ReceiptJson]) -> None:

@@ -13,12 +13,14 @@ from gpuledger.app.logs import configure_logging
 from gpuledger.app.node_assembly import build_dialects
 from gpuledger.app.node_listeners import Listeners, build_listeners, default_page_dialects, web_quantities
 from gpuledger.app.node_parts import NodeParts
+from gpuledger.app.serving import open_web_security
 from gpuledger.app.user_services import open_readers
 from gpuledger.config.access import AccessSettings
 from gpuledger.config.node import configured_node_name
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.files import FileStates, FileWatch, file_states
 from gpuledger.host.settings import configured_time_zone
+from gpuledger.http.settings import HttpSettings
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import retention_limits
@@ -150,6 +152,9 @@ class Reloader:
             # A new simulator or replay source would restart its data from the beginning.
             fixed = SOURCE_GROUPS if self._parts.source.info.simulated else ()
             found = compare_settings(self._groups, self._values, after, fixed)
+            if "web.config.file" in found.pending:
+                # One that the next start would refuse is refused now.
+                open_web_security(build_settings(HttpSettings, after).web_config)
             self._apply(found, states)
         except TickHangs as error:
             # The settings are valid: retry at the next check, when the tick may have ended.

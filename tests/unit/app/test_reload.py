@@ -247,6 +247,8 @@ def test_a_new_listen_address_waits_for_a_restart_and_the_old_one_still_answers(
 
 BAD = [
     ("intervall: 1s", "unknown key 'intervall'; did you mean 'interval'?"),
+    # The next start would refuse it.
+    ("web.config.file: /none/web.yaml", "/none/web.yaml"),
     ("interval: soon", "interval: expected a duration such as"),
     ("a: [", "is not YAML"),
     ("dialect: [proces]", "unknown dialect 'proces'; did you mean 'process'?"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from os import environ
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from gpuledger.config.help_pages import HelpPage
 from gpuledger.config.load import CONFIG_VARIABLE, load_values, settings_of
@@ -268,28 +268,25 @@ def reject_words(command: str, words: Sequence[str]) -> None:
         raise UsageError(f"{command} takes no argument '{words[0]}'; see gpuledger {command} --help")
 
 
-class Action(Protocol):
-    """A subcommand that takes from `fewest` to `most` arguments; `arguments` says which, for messages."""
-
-    @property
-    def arguments(self) -> str:
-        """The arguments in words."""
-
-    @property
-    def fewest(self) -> int:
-        """The number of arguments that it needs."""
-
-    @property
-    def most(self) -> int:
-        """The number of arguments that it can take."""
+S = TypeVar("S")
 
 
-A = TypeVar("A", bound=Action)
+class Action(NamedTuple, Generic[S]):
+    """A subcommand that takes from `fewest` to `most` arguments; `arguments` says which, for messages.
+
+    `run` takes the arguments, the settings of the command, and all values. `keys` are those of its flags.
+    """
+
+    run: Callable[[Sequence[str], S, Mapping[str, Any]], int]
+    arguments: str
+    fewest: int
+    most: int
+    keys: tuple[str, ...] = ()
 
 
 def choose_action(
-    command: str, words: Sequence[str], actions: Mapping[str, A]
-) -> tuple[str, A, Sequence[str]]:
+    command: str, words: Sequence[str], actions: Mapping[str, Action[S]]
+) -> tuple[str, Action[S], Sequence[str]]:
     """The subcommand that the words name: its name, itself and its arguments. Raises UsageError."""
     see = f"see gpuledger {command} --help"
     if not words:

@@ -6,13 +6,13 @@ import os
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuledger.app.flag_checks import choose_period
-from gpuledger.app.flags import build_parser, choose_action, parse_flags
+from gpuledger.app.flags import Action, build_parser, choose_action, parse_flags
 from gpuledger.app.ledger_file import (
     current_time_of,
     is_simulated,
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         ) from None
 
 
-def _require_flags(name: str, action: _Action, flags: Mapping[str, object]) -> None:
+def _require_flags(name: str, action: Action[BooksSettings], flags: Mapping[str, object]) -> None:
     for key in flags:
         if key.startswith("books.") and key not in action.keys:
             flag = "--" + key.removeprefix("books.")
@@ -208,21 +208,11 @@ def _forget(words: Sequence[str], settings: BooksSettings, values: Mapping[str, 
     return 0
 
 
-class _Action(NamedTuple):
-    """A subcommand: what runs it, its arguments, and the keys of its flags."""
-
-    run: Callable[[Sequence[str], BooksSettings, Mapping[str, Any]], int]
-    arguments: str
-    fewest: int
-    most: int
-    keys: tuple[str, ...] = ()
-
-
 _RANGE = ("books.in", "books.since", "books.until")
-_ACTIONS = {
-    "check": _Action(_check, "at most one file or directory", 0, 1),
-    "backup": _Action(_backup, "the file to write", 1, 1),
-    "export": _Action(_export, "the directory to write into", 1, 1, (*_RANGE, "books.format")),
-    "merge": _Action(_merge, "the directories to merge", 1, 10_000, ("books.into",)),
-    "forget": _Action(_forget, "--user NAME and no argument", 0, 0, ("books.user", "books.as")),
+_ACTIONS: dict[str, Action[BooksSettings]] = {
+    "check": Action(_check, "at most one file or directory", 0, 1),
+    "backup": Action(_backup, "the file to write", 1, 1),
+    "export": Action(_export, "the directory to write into", 1, 1, (*_RANGE, "books.format")),
+    "merge": Action(_merge, "the directories to merge", 1, 10_000, ("books.into",)),
+    "forget": Action(_forget, "--user NAME and no argument", 0, 0, ("books.user", "books.as")),
 }

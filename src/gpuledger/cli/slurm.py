@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from gpuledger.app.flags import build_parser, choose_action, parse_flags
+from gpuledger.app.flags import Action, build_parser, choose_action, parse_flags
 from gpuledger.app.receipt_output import format_receipt
 from gpuledger.app.slurm_receipts.accounting import JobRow, SlurmCommands
 from gpuledger.app.slurm_receipts.node_receipts import NodeReceipts
@@ -122,14 +122,7 @@ def _receipts(settings: SlurmReceiptSettings) -> NodeReceipts:
     return NodeReceipts(settings.place, access, settings.timeout)
 
 
-class _Action(NamedTuple):
-    run: Callable[[Sequence[str], SlurmReceiptSettings, Mapping[str, Any]], int]
-    arguments: str
-    fewest: int
-    most: int
-
-
-_ACTIONS = {
-    "update": _Action(_update, "no argument", 0, 0),
-    "receipt": _Action(_show_receipt, "one job id", 1, 1),
+_ACTIONS: dict[str, Action[SlurmReceiptSettings]] = {
+    "update": Action(_update, "no argument", 0, 0),
+    "receipt": Action(_show_receipt, "one job id", 1, 1),
 }

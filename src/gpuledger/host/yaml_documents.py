@@ -26,6 +26,8 @@ _FORBIDDEN_CHARACTERS: Final = re.compile("[\0\ud800-\udfff]")
 # Characters of a key that a message repeats.
 _LONGEST_KEY: Final = 80
 _TOO_DEEP: Final = "it is nested too deeply"
+# Base 60 and base 8 of YAML 1.1.
+_OLD_NUMBER: Final = re.compile(r"[-+]?(?:.*:.*|0[0-7_]+)")
 
 
 class InvalidYaml(ValueError):
@@ -81,14 +83,15 @@ def parse_yaml(text: str, *, quickly: bool = False, dates: bool = True) -> Any:
 
     Aliases are expanded; a document that would be too large is rejected before it is built. `quickly` parses
     with libyaml where it is installed, which takes more memory. Without `dates`, dates are texts: those that
-    are not in the calendar are then not refused here.
+    are not in the calendar are then not refused here. So are numbers that only YAML 1.1 reads in another base
+    than ten: 1:30 as 90, and 0100 as 64.
     """
     import yaml
 
     node = _compose(text, (quickly and getattr(yaml, "CSafeLoader", None)) or yaml.SafeLoader)
     _check_size(node)
     if not dates:
-        _turn_dates_into_texts(node)
+        _turn_old_forms_into_texts(node)
     try:
         return None if node is None else yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as error:
@@ -129,9 +132,11 @@ def _compose(text: str, loader: Any) -> yaml.Node | None:
     return node
 
 
-def _turn_dates_into_texts(node: yaml.Node | None) -> None:
+def _turn_old_forms_into_texts(node: yaml.Node | None) -> None:
     for current in _all_below(node):
-        if current.tag == "tag:yaml.org,2002:timestamp":
+        kind = current.tag.removeprefix("tag:yaml.org,2002:")
+        is_old_number = kind in ("int", "float") and _OLD_NUMBER.fullmatch(str(current.value))
+        if kind == "timestamp" or is_old_number:
             current.tag = "tag:yaml.org,2002:str"
 
 

@@ -71,3 +71,39 @@ def test_keys_that_are_not_equal_are_kept(text: str, value: Any) -> None:
 def test_both_parsers_know_the_lines_of_equal_keys(quickly: bool) -> None:
     with pytest.raises(DuplicateKey, match=r"^x\.y is given twice, in lines 2 and 3$"):
         parse_yaml("x:\n  y: 1\n  y: 2\n", quickly=quickly)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("0500", "0500"),
+        ("-010", "-010"),
+        ("1:30", "1:30"),
+        ("1:30:00.5", "1:30:00.5"),
+        ("2026-11-30", "2026-11-30"),
+        ("0", 0),
+        ("500", 500),
+        ("0.5", 0.5),
+        ("0x10", 16),
+        ("08", "08"),
+    ],
+)
+def test_a_configuration_has_no_numbers_to_another_base_that_look_like_decimal_ones(
+    written: str, value: object
+) -> None:
+    assert parse_yaml(f"a: [{written}]", dates=False) == {"a": [value]}
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("0500", 500.0), ("010", 10.0), ("1:30", None), ("0:30", None)]
+)
+def test_a_duration_with_a_leading_zero_is_decimal_and_one_with_a_colon_refused(
+    tmp_path: Path, written: str, seconds: float | None
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"interval: {written}\n")
+    if seconds is None:
+        with pytest.raises(GpuledgerError, match=r"interval: expected a duration such as .*, not '\d:30'"):
+            load_values(ALL_GROUPS, {}, {}, file)
+    else:
+        assert load_values(ALL_GROUPS, {}, {}, file)["interval"] == seconds

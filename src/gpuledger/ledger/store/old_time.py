@@ -48,7 +48,7 @@ def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
     if since >= end:
         return
     reader = _OldTimeReader(history, end)
-    observed = _observed(history, since, end)
+    observed = observed_time(history, since, end)
     booked = _booked_hours(history, since, end)
     for hour, presence in groupby(_presence(history, since, end), key=itemgetter(0)):
         watched = observed.pop(hour, Counter())
@@ -89,7 +89,7 @@ def _nothing() -> None:
     """Hours are read one by one."""
 
 
-def _observed(history: History, since: int, until: int) -> _Observed:
+def observed_time(history: History, since: int, until: int) -> _Observed:
     """Microseconds in which the energy of a Gpu was observed."""
     found: _Observed = defaultdict(Counter)
     within = (since, until, UNOBSERVED)

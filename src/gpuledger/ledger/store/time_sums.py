@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.gpu_time import GpuTime
+from gpuledger.ledger.store.old_time import observed_time
 from gpuledger.ledger.store.schema import BEGUN
 from gpuledger.ledger.store.time_history import SplitEntry, TimeReader
 from gpuledger.ledger.time.account import OWNER
-from gpuledger.ledger.watched_time import MICRO, QUARTER, QUARTERS_PER_HOUR
+from gpuledger.ledger.watched_time import HOUR, MICRO, QUARTERS_PER_HOUR
 from gpuledger.model.session import UNOBSERVED
 
 if TYPE_CHECKING:
@@ -19,12 +22,11 @@ _FOLDED = """
 SELECT part, account, party, is_estimate, sum(allocation), sum(residence) FROM hour_gpu_time
     WHERE quarter >= ? AND quarter < ? GROUP BY part, account, party, is_estimate
 """
-# Begin and end, in unix microseconds, of what is known of Gpus from before the time books: hours, or spans.
-_OLD = "SELECT {}, uuid FROM {} WHERE quarter < ? AND method != ? ORDER BY quarter {}"
-_HOUR_BEGINS, _HOUR_ENDS = (f"(quarter + {ahead}) * {QUARTER * MICRO}" for ahead in (0, QUARTERS_PER_HOUR))
-_SPAN_BEGINS, _SPAN_ENDS = (f"CAST({end} * {MICRO} AS INTEGER)" for end in ("begins", "ends"))
-_FIRST = (_OLD.format(_HOUR_BEGINS, "hours", "ASC"), _OLD.format(_SPAN_BEGINS, "spans", "ASC"))
-_LAST = (_OLD.format(_HOUR_ENDS, "hours", "DESC"), _OLD.format(_SPAN_ENDS, "spans", "DESC"))
+# The unix hours of what is known of Gpus from before the time books: folded, or spans.
+_HOUR = f"quarter / {QUARTERS_PER_HOUR}"
+_OLD = f"SELECT {_HOUR}, uuid FROM {{}} WHERE quarter < ? AND method != ? ORDER BY quarter {{}}"
+_FIRST = (_OLD.format("hours", "ASC"), _OLD.format("spans", "ASC"))
+_LAST = (_OLD.format("hours", "DESC"), _OLD.format("spans", "DESC"))
 # After all quarters.
 _END = 2**40
 # Accounts that are summed at a time: a range can have many more processes than its report has rows.
@@ -62,31 +64,51 @@ def _times(reader: TimeReader, summed: Mapping[SplitEntry, Sequence[int]]) -> It
 
 
 def gpu_sights(history: History) -> dict[str, tuple[int, int]]:
-    """Unix microseconds of the first and the last time at which each Gpu was seen."""
-    first, last = (_old_ends(history, queries) for queries in (_FIRST, _LAST))
-    begun = round((history.meta_time(BEGUN) or 0.0) * MICRO)
-    newest = round(history.last * MICRO)
-    found = {
-        uuid: (max(min(times), begun), min(max(last[uuid]), newest))
-        for uuid, times in first.items()
-        if uuid in last
-    }
+    """Unix microseconds of the first and the last time at which each Gpu was certainly there."""
+    found = _old_sights(history)
     for uuid, (begins, ends) in history.gpu_sights.items():
         known = found.get(uuid, (begins, ends))
         found[uuid] = (min(known[0], begins), max(known[1], ends))
     return found
 
 
-def _old_ends(history: History, queries: tuple[str, ...]) -> dict[str, list[int]]:
-    """The first time of each Gpu in each of the queries."""
-    known = {device.gpu.uuid for device in history.devices.values()}
+def _old_sights(history: History) -> dict[str, tuple[int, int]]:
+    """The sights from before the time books.
+
+    A folded hour has only how long a Gpu was watched. So that folding changes nothing, none of the time
+    between that of its first hour and that of its last counts as unwatched in these two.
+    """
     end = _END if history.time_from is None else history.time_from
+    first, last = (_old_ends(history, queries, end) for queries in (_FIRST, _LAST))
+    begun = round((history.meta_time(BEGUN) or 0.0) * MICRO)
+    newest = round(history.last * MICRO)
+
+    @cache
+    def watched(hour: int) -> Counter[str]:
+        quarter = hour * QUARTERS_PER_HOUR
+        return observed_time(history, quarter, min(quarter + QUARTERS_PER_HOUR, end))[hour]
+
+    def seen(uuid: str, hour: int) -> int:
+        return min(watched(hour)[uuid], HOUR * MICRO)
+
+    return {
+        uuid: (
+            max((min(hours) + 1) * HOUR * MICRO - seen(uuid, min(hours)), begun),
+            min(max(last[uuid]) * HOUR * MICRO + seen(uuid, max(last[uuid])), newest),
+        )
+        for uuid, hours in first.items()
+    }
+
+
+def _old_ends(history: History, queries: tuple[str, ...], end: int) -> dict[str, list[int]]:
+    """The first hour of each Gpu in each of the queries."""
+    known = {device.gpu.uuid for device in history.devices.values()}
     found: dict[str, list[int]] = {}
     for query in queries:
         missing = set(known)
-        for unix, uuid in history.connection.execute(query, (end, UNOBSERVED)):
+        for hour, uuid in history.connection.execute(query, (end, UNOBSERVED)):
             if uuid in missing:
-                found.setdefault(uuid, []).append(unix)
+                found.setdefault(uuid, []).append(hour)
                 missing.remove(uuid)
             if not missing:
                 break

@@ -7,8 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Generator, Iterator
-from functools import cache
-from pathlib import Path
 from threading import Thread
 from threading import enumerate as threads
 
@@ -36,7 +34,6 @@ for size in ("COLUMNS", "LINES"):
 os.environ["TZ"] = "UTC"
 time.tzset()
 
-UNIT = Path(__file__).parent / "unit"
 # The groups that take longest. They start first: a worker that began one late would still run when the others
 # have finished.
 LONGEST = ("three-days", "page", "page-live", "monitors", "fleet", "grafana", "stack-queries", "access")
@@ -60,15 +57,11 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Distribute unit tests by file, so that fixtures of a module run once; start with what takes longest."""
 
-    @cache
-    def unit_file(path: Path) -> str:
-        return path.relative_to(UNIT).as_posix() if path.is_relative_to(UNIT) else ""
-
     def place(item: pytest.Item) -> int:
-        file = unit_file(item.path)
+        _, unit, file = item.nodeid.partition("::")[0].rpartition("tests/unit/")
         if file in SPREAD:
             return len(LONGEST) + 1
-        if file:
+        if unit:
             # Tests of the chart share its renderings.
             name = "deploy/chart" if file.startswith("deploy/test_chart_") else file.removesuffix(".py")
             item.add_marker(pytest.mark.group(name.replace("/test_", "/")))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpuledger.agent import families as agent_families
 from gpuledger.dialects.catalogue import create_dialects
@@ -18,6 +17,7 @@ from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings
 from gpuledger.model.node_state import Dialect
 from gpuledger.operator import families as operator_families
+from yaml_files import load_yaml
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 COLLECTORS = DEPLOY / "grafana/dcgm-collectors.csv"
@@ -37,7 +37,7 @@ FILES = [DEPLOY / "prometheus/activity.yml", *sorted((DEPLOY / "prometheus/rules
 RULES: list[dict[str, Any]] = [
     rule
     for file in FILES
-    for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
+    for group in load_yaml(file.read_text(encoding="utf-8"))["groups"]
     for rule in group["rules"]
 ]
 RECORDED: dict[str, list[str]] = {}

@@ -21,7 +21,7 @@ a_total{gpu="0"} 3 1700000000.5 # {trace="t"} 1
 """
 
 
-@pytest.mark.parametrize("content", [TEXT, gzip.compress(TEXT), TEXT.replace(b"\n", b"\r\n")])
+@pytest.mark.parametrize("content", [TEXT, gzip.compress(TEXT, mtime=0), TEXT.replace(b"\n", b"\r\n")])
 def test_text_with_timestamps_also_compressed_and_of_windows(content: bytes) -> None:
     page = parse_page(content, "old")
     (row,) = page.series["a_total"]

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -199,7 +200,9 @@ def write_new_file(file: str, text: str) -> None:
             f"cannot write the statement {file}: {error.strerror}; check the directory and its disk"
         ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        # It fails where the file could not be written, such as in a directory that may not be entered.
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _publish(temporary: Path, path: Path) -> None:

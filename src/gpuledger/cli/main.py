@@ -124,8 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         # Only standard output (a full disk, a closed pipe) or a file named on the command line can fail here.
-        what = f"{error.filename}: " if error.filename else "cannot write: "
-        print(f"gpuledger: {what}{error.strerror}", file=sys.stderr)  # noqa: T201  (as above)
+        line = f"cannot write: {error.strerror}"
+        if error.filename:
+            why = f"cannot use {error.filename}: {error.strerror}"
+            line = f"{why}; check the name, and the permissions of the file and its directories"
+        print(f"gpuledger: {line}", file=sys.stderr)  # noqa: T201  (as above)
         return 1
     except KeyboardInterrupt:
         return 130

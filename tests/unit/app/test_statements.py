@@ -157,6 +157,18 @@ def test_a_directory_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
         write_new_file(str(tmp_path / "no" / "october.json"), TEXT)
 
 
+@pytest.mark.parametrize("place", ["file/s.json", "loop/s.json", f"{'n' * 300}/s.json", f"{'n' * 300}.json"])
+def test_a_statement_without_a_place_says_why_and_leaves_nothing(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(
+        GpuledgerError, match=r"^cannot write the statement .*; check the directory and its disk$"
+    ):
+        write_new_file(str(tmp_path / place), "{}")
+    assert sorted(tmp_path.iterdir()) == before
+
+
 @pytest.mark.parametrize(
     ("content", "text"),
     [

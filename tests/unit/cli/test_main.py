@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,18 @@ def test_text_that_cannot_be_written_is_a_failure(
         with contextlib.suppress(OSError):
             full.close()
     assert capsys.readouterr().err == "gpuledger: cannot write: No space left on device\n"
+
+
+def test_a_file_that_cannot_be_reached_is_named_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(words: Sequence[str]) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", words[-1])
+
+    monkeypatch.setattr(serve, "run", refuse)
+    assert main(["serve", "/closed/x"]) == 1
+    remedy = "check the name, and the permissions of the file and its directories"
+    assert capsys.readouterr().err == f"gpuledger: cannot use /closed/x: Permission denied; {remedy}\n"
 
 
 def test_help_of_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,10 @@ def _target(history: History, parameters: Mapping[str, Any]) -> str:
         return str(who)
     name = history.reader.name
     if not name:
-        raise bad_request("mine", "the name of the caller is not known here: send of=user:NAME")
+        raise bad_request(
+            "mine",
+            "the name of the caller is not known here: give user:NAME (in a URL of=user:NAME)",
+        )
     return f"user:{name}"
 
 

@@ -142,6 +142,11 @@ def test_errors_name_the_parameter(
     assert "\n" not in body["error"]["message"]
 
 
+def test_a_caller_without_a_name_reads_a_remedy_for_the_command_too(client: ReceiptClient) -> None:
+    # `gpuledger receipt --mine --url` prints it.
+    assert client.json("mine=true")[1]["error"]["message"].endswith("give user:NAME (in a URL of=user:NAME)")
+
+
 def test_without_a_ledger_on_disk_there_is_none() -> None:
     status, body = ReceiptClient(None).json("of=user:dan")
     assert (status, body["error"]["code"]) == (503, "no_books")

@@ -98,7 +98,7 @@ def run_node(api: Api, store: Store, clock: FakeClock) -> None:
 
 async def _request_all(api: Api) -> dict[str, Any]:
     prices = Prices(kwh=Decimal("0.3"), currency="EUR")
-    handlers = ApiHandlers(api, ApiOptions("node-17", prices, lambda: [FINDING]))
+    handlers = ApiHandlers(api, ApiOptions("node-17", prices, lambda: [FINDING], timezone="UTC"))
     found = {}
     for name in NAMES:
         response = handlers.respond(Request("GET", BASE + name, _QUERIES.get(name, ""), {}))

@@ -22,6 +22,7 @@ _LENGTH_DIGITS: Final = 18
 # zlib's window size plus 16: expect a gzip header.
 _GZIP: Final = 31
 _GZIP_PIECE: Final = 64 * 1024
+_GZIP_OUTPUT: Final = 1 << 20
 # gzip members (RFC 1952) allowed in one body. Servers write one per flush; no known one writes this many.
 _MOST_MEMBERS: Final = 1000
 _NO_BODY: Final = (204, 304)
@@ -104,9 +105,9 @@ def _decompress_gzip(body: bytes, limit: int) -> bytes:
     """Decompress all members and join them (RFC 1952, 2.2)."""
     pages: list[bytes] = []
     size = members = 0
-    # zlib copies the bytes behind each member. Feeding them in pieces keeps a body of many empty members from
-    # blocking the event loop.
-    pieces = [body] if body else []
+    # In pieces: zlib copies the bytes behind each member, so that a body of many empty members would block
+    # the event loop, and an output in one piece takes twice its memory while it grows.
+    pieces = [body[at : at + _GZIP_PIECE] for at in range(0, len(body), _GZIP_PIECE)][::-1]
     member = None
     try:
         while pieces:
@@ -114,13 +115,17 @@ def _decompress_gzip(body: bytes, limit: int) -> bytes:
             if member is None:
                 members += 1
                 member = zlib.decompressobj(_GZIP)
-            pages.append(member.decompress(piece, limit + 1 - size if limit else 0))
+            pages.append(member.decompress(piece, _GZIP_OUTPUT))
             size += len(pages[-1])
             if limit and size > limit:
                 raise _oversized(limit)
             if member.eof:
                 rest, member = member.unused_data, None
-                pieces += [rest[at : at + _GZIP_PIECE] for at in range(0, len(rest), _GZIP_PIECE)][::-1]
+                if rest:
+                    pieces.append(rest)
+            elif len(pages[-1]) == _GZIP_OUTPUT:
+                # zlib may have more output of what it consumed.
+                pieces.append(member.unconsumed_tail)
             if members > _MOST_MEMBERS:
                 raise HttpRequestFailed(
                     f"the server's gzip body has more than {_MOST_MEMBERS} members", "coding"

@@ -39,6 +39,29 @@ def test_gzip_members_are_joined_wherever_they_end(texts: list[bytes], piece: in
         assert HttpResponse(200, {"content-encoding": "gzip"}, body).decoded_body(4000) == b"".join(texts)
 
 
+@given(st.binary(max_size=300).map(lambda text: text * 40), st.integers(1, 400), st.integers(1, 400))
+def test_a_gzip_body_is_decompressed_in_pieces_of_any_size(text: bytes, piece: int, output: int) -> None:
+    answer = HttpResponse(200, {"content-encoding": "gzip"}, gzip.compress(text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpuledger.http.client_messages._GZIP_PIECE", piece)
+        patch.setattr("gpuledger.http.client_messages._GZIP_OUTPUT", output)
+        assert answer.decoded_body(len(text)) == text
+        if len(text) > 1:
+            with pytest.raises(HttpRequestFailed, match="body size limit"):
+                answer.decoded_body(len(text) - 1)
+
+
+def test_a_body_above_the_limit_takes_no_more_memory_than_the_limit() -> None:
+    answer = HttpResponse(200, {"content-encoding": "gzip"}, gzip.compress(bytes(64 << 20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(HttpRequestFailed, match="body size limit"):
+            answer.decoded_body(16 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_a_gzip_body_with_too_many_members_is_rejected() -> None:
     """Each member costs a copy of the bytes behind it: empty ones blocked the loop for seconds."""
     with pytest.raises(HttpRequestFailed, match="more than 1000 members"):

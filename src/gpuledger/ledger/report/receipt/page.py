@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Final
 
+from gpuledger.ledger.report.html_page import html_document
+from gpuledger.ledger.report.html_page import html_name as _name
+from gpuledger.ledger.report.html_page import html_text as _text
 from gpuledger.ledger.report.receipt.content import ReceiptJson
 from gpuledger.ledger.report.receipt.presentation import (
     ABSENT,
@@ -16,7 +19,6 @@ from gpuledger.ledger.report.receipt.presentation import (
     show_receipt,
 )
 from gpuledger.ledger.report.receipt.wording import clock_text, ratio_text, receipt_zone
-from gpuledger.model.text import escape_to_one_line
 
 # Colors of text reach a contrast of 4.5 on their background, in both schemes.
 _STYLE: Final = """\
@@ -103,26 +105,7 @@ def receipt_page(receipt: ReceiptJson, *, link: Link | None = None, home: str = 
         _list("Notes", shown.notes),
     )
     main = "\n".join(filter(None, parts))
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    page = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text('GPU receipt: ' + shown.title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n"
-        f"<main>\n{main}\n</main>\n{_foot(receipt)}\n</body>\n</html>\n"
-    )
-    # Right in any encoding of the output.
-    return page.encode("ascii", "xmlcharrefreplace").decode()
-
-
-def _text(text: str) -> str:
-    """Text that is safe in HTML. Names are untrusted."""
-    return escape(escape_to_one_line(text))
-
-
-def _name(text: str) -> str:
-    """As `_text`; its direction does not affect the text around it."""
-    return f"<bdi>{_text(text)}</bdi>"
+    return html_document(f"GPU receipt: {shown.title}", _STYLE, main, _foot(receipt))
 
 
 def _head(shown: ShownReceipt) -> str:

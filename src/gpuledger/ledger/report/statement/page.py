@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from html import escape
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
+from gpuledger.ledger.report.html_page import html_document
+from gpuledger.ledger.report.html_page import html_name as _name
+from gpuledger.ledger.report.html_page import html_text as _text
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.report_column import ReportColumn
@@ -24,7 +26,6 @@ from gpuledger.ledger.report.statement.content import EXPORTS, PROMETHEUS, State
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine
 from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import ALLOCATION, PROCESS
-from gpuledger.model.text import escape_to_one_line
 
 _STYLE = """\
 @page { size: A4 landscape; margin: 12mm 12mm 14mm }
@@ -94,28 +95,9 @@ _ONLY_IN_FILE = frozenset(("sessions", "allocated_gpu_hours", "measured_kwh", "a
 
 def statement_page(statement: Statement, sha256: str, file: str) -> str:
     """The page. `sha256` is the hash of the statement, `file` the name of its file; empty if it has none."""
-    title = f"GPU usage, {_between(statement)}"
     sections = (_head, _facts, _table, _notes, _gpus, _prices, _teams)
     main = "\n".join(filter(None, (section(statement) for section in sections)))
-    body = f"<main>\n{main}\n</main>\n{_foot(statement, sha256, file)}"
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    page = (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_text(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
-    )
-    # Right in any encoding of the output.
-    return page.encode("ascii", "xmlcharrefreplace").decode()
-
-
-def _text(text: object) -> str:
-    """Text that is safe in HTML. Names are untrusted."""
-    return escape(escape_to_one_line(str(text)))
-
-
-def _name(text: str) -> str:
-    return f"<bdi>{_text(text)}</bdi>"
+    return html_document(f"GPU usage, {_between(statement)}", _STYLE, main, _foot(statement, sha256, file))
 
 
 def _name_cell(name: str) -> str:

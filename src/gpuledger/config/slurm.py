@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.http.client_access import access_option
 from gpuledger.model.settings import boolean, choice, duration, option, text
 
 
@@ -48,16 +49,6 @@ class SlurmReceiptSettings:
         "receipt: text, json, markdown, or html (a page to print)",
         metavar="FORM",
     )
-    user: str = option(
-        "slurm_receipts.user", text, "", "user for basic auth at the nodes", metavar="NAME", as_written=True
-    )
-    password_file: str = option(
-        "slurm_receipts.password_file", text, "", "file with the password of --user", metavar="FILE"
-    )
-    ca_file: str = option(
-        "slurm_receipts.ca_file",
-        text,
-        "",
-        "CA certificates to verify the nodes' certificates (PEM; default: the system's)",
-        metavar="FILE",
-    )
+    user: str = access_option("slurm_receipts.user", of_nodes=True)
+    password_file: str = access_option("slurm_receipts.password_file", of_nodes=True)
+    ca_file: str = access_option("slurm_receipts.ca_file", of_nodes=True)

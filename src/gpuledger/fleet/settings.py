@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.http.addresses import Address, parse_address_setting
-from gpuledger.http.client_access import ClientAccessSettings
+from gpuledger.http.client_access import ClientAccessSettings, access_option
 from gpuledger.model.settings import boolean, choice, duration, integer, option, repeated_texts, setting, text
 
 
@@ -114,20 +114,8 @@ class NodeListSettings:
 class FleetCredentialSettings(ClientAccessSettings):
     """Login and TLS files for the nodes. A user in the URL of a node wins."""
 
-    user: str = option(
-        "fleet.user", text, "", "user for basic auth at the nodes", metavar="NAME", as_written=True
-    )
-    password_file: str = option(
-        "fleet.password_file", text, "", "file with the password of --user", metavar="FILE"
-    )
-    ca_file: str = option(
-        "fleet.ca_file",
-        text,
-        "",
-        "CA certificates to verify the nodes' certificates (PEM; default: the system's)",
-        metavar="FILE",
-    )
-    cert_file: str = option("fleet.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
-    key_file: str = option(
-        "fleet.key_file", text, "", "key of the client certificate, if in another file (PEM)", metavar="FILE"
-    )
+    user: str = access_option("fleet.user", of_nodes=True)
+    password_file: str = access_option("fleet.password_file", of_nodes=True)
+    ca_file: str = access_option("fleet.ca_file", of_nodes=True)
+    cert_file: str = access_option("fleet.cert_file", of_nodes=True)
+    key_file: str = access_option("fleet.key_file", of_nodes=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from gpuledger.model.errors import UsageError
@@ -15,25 +15,34 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 
+# By name of a setting; {at} and {of} are the servers and their certificates.
+_HELP: Final = {
+    "user": "user for basic auth{at}",
+    "password_file": "file with the password of --user",
+    "ca_file": "CA certificates to verify the {of} (PEM; default: the system's)",
+    "cert_file": "client certificate (PEM)",
+    "key_file": "key of the client certificate, if in another file (PEM)",
+}
+
+
+def access_option(key: str, *, of_nodes: bool = False) -> str:
+    """Declare one of the settings below under the key of a command, which reads one server or all nodes."""
+    name = key.partition(".")[2]
+    at, of = (" at the nodes", "nodes' certificates") if of_nodes else ("", "server's certificate")
+    is_user = name == "user"
+    metavar = "NAME" if is_user else "FILE"
+    return option(key, text, "", _HELP[name].format(at=at, of=of), metavar=metavar, as_written=is_user)
+
+
 @dataclass(frozen=True)
 class ClientAccessSettings:
     """The login and the TLS files for other nodes, or for a fleet. A user in a URL wins."""
 
-    user: str = option("top.user", text, "", "user for basic auth", metavar="NAME", as_written=True)
-    password_file: str = option(
-        "top.password_file", text, "", "file with the password of --user", metavar="FILE"
-    )
-    ca_file: str = option(
-        "top.ca_file",
-        text,
-        "",
-        "CA certificates to verify the server's certificate (PEM; default: the system's)",
-        metavar="FILE",
-    )
-    cert_file: str = option("top.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
-    key_file: str = option(
-        "top.key_file", text, "", "key of the client certificate, if in another file (PEM)", metavar="FILE"
-    )
+    user: str = access_option("top.user")
+    password_file: str = access_option("top.password_file")
+    ca_file: str = access_option("top.ca_file")
+    cert_file: str = access_option("top.cert_file")
+    key_file: str = access_option("top.key_file")
 
 
 def find_login(user: str | None, password: str | None, access: ClientAccessSettings) -> str | None:

@@ -24,18 +24,21 @@ from gpuledger.ledger.report.price_rules import (
     hidden_rules,
     price_target,
 )
-from gpuledger.ledger.report.settings import NO_ENERGY_PRICE, NO_TIME_PRICE, Prices
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.usage_report import RowNote
 from gpuledger.ledger.zone_hours import local_time
 from gpuledger.model.text import list_some
 
 GPU_HOUR_KEY, KWH_KEY, PUE_KEY, CO2_KEY = "price.gpu_hour", "price.kwh", "pue", "co2.g_per_kwh"
 # What happens where no entry applies.
 _WITHOUT = {
-    GPU_HOUR_KEY: NO_TIME_PRICE,
-    KWH_KEY: NO_ENERGY_PRICE,
+    GPU_HOUR_KEY: "this time has no price",
+    KWH_KEY: "this energy has no price",
     PUE_KEY: "it counts as 1",
     CO2_KEY: "the CO2 of this energy is unknown",
 }
+# What only the rows have that no entry applies to.
+_UNPRICED = {GPU_HOUR_KEY: "unpriced_microseconds", KWH_KEY: "unpriced_millijoules"}
 _FINGERPRINT_DIGITS = 12
 # Characters of a list of names in a message.
 _SHOWN = 120
@@ -208,9 +211,11 @@ class PriceList:
             for target in sorted(used, key=_order):
                 for hole in self._holes(table, target, used[target]):
                     holes[target.node, target.model, hole].append(target)
-            for (_, _, hole), targets in holes.items():
-                name = _target_name(*targets, by_gpu=table is self._gpu_hour)
-                found.append(f"{table.key}: no entry {hole.verb} {name}{hole.rest}")
+            for (_, model, hole), targets in holes.items():
+                by_gpu = table is self._gpu_hour
+                text = f"{table.key}: no entry {hole.verb} {_target_name(*targets, by_gpu=by_gpu)}{hole.rest}"
+                amount = _UNPRICED.get(table.key)
+                found.append(RowNote(text, amount, model if by_gpu else None) if amount else text)
         return found
 
     def _holes(self, table: _Table, target: PriceTarget, stretches: list[QuarterRange]) -> Iterator[_Hole]:

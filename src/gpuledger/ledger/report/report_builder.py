@@ -51,7 +51,7 @@ class ListUses:
     def notes(self, prices: PriceList, teams: Sequence[Team]) -> Iterator[str]:
         """Sentences on entries that apply to nothing, and on what no price applies to."""
         for problem in (*prices.problems(self.parts), *unmatched_teams(teams, self.owners)):
-            yield f"{problem}."
+            yield problem + "."
 
 
 @dataclass(frozen=True, slots=True)

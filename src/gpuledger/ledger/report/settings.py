@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
 ROW, SPREAD = "row", "spread"
-# Parts of notes on time and energy to which no entry of the price list applies.
-NO_TIME_PRICE, NO_ENERGY_PRICE = "this time has no price", "this energy has no price"
 # Formats of reports by FOCUS, the FinOps Open Cost and Usage Specification, and its version.
 FOCUS_FORMATS = {"focus": "1.3", "focus-1.2": "1.2"}
 

@@ -22,7 +22,7 @@ from gpuledger.ledger.report.charges import (
 )
 from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.ranges import ReportPart
-from gpuledger.ledger.report.settings import NO_ENERGY_PRICE, NO_TIME_PRICE, Prices
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.token_counts import TokenCounts
 from gpuledger.model.devices import is_superchip
 from gpuledger.model.session import ALLOCATION, IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
@@ -34,6 +34,23 @@ UNWATCHED = "unwatched"
 UNSEEN = "unseen"
 # The Gpus' own accounts, by which the energy of their rows is named in place of a method.
 _OWN = frozenset((IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN))
+
+
+class RowNote(str):
+    """A note that concerns only the rows that have an amount; `model` is that of its Gpus, None for all."""
+
+    amount: str
+    model: str | None
+
+    def __new__(cls, text: str, amount: str, model: str | None = None) -> RowNote:
+        """`amount` is the name of an attribute of ReportLine."""
+        note = super().__new__(cls, text)
+        note.amount, note.model = amount, model
+        return note
+
+    def __add__(self, more: str) -> RowNote:
+        """The same note with more text."""
+        return RowNote(f"{self}{more}", self.amount, self.model)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +278,6 @@ class UsageReport:
         return sum(gpu.watched for gpu in self.gpus)
 
 
-_LEFT_OUT = "The total leaves out"
 _INTEGRATED = (
     "Some or all of the energy is an estimate: it was integrated from power readings, because a GPU has no "
     "energy counter, or one that stood still or could not be read."
@@ -271,21 +287,23 @@ _INTEGRATED = (
 def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[str, ...]:
     """Sentences on Gpus that were not measured, or together with others. `partly`: for a part of the time."""
     missing = [gpu for gpu in gpus if gpu.millijoules is None]
-    notes = []
+    notes = list[str]()
     if missing:
         one = len(missing) == 1
-        notes.append(
+        text = (
             f"{len(missing)} of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} {'is' if one else 'are'} not "
-            f"measured (no energy counter and no power reading): {_named(missing)}. {_LEFT_OUT} "
+            f"measured (no energy counter and no power reading): {_named(missing)}. The total leaves out "
             f"{'its' if one else 'their'} energy."
         )
+        notes.append(RowNote(text, "unmetered"))
     part = [gpu for gpu in gpus if gpu.uuid in partly]
     if part:
         one = len(part) == 1
-        notes.append(
+        text = (
             f"{len(part)} GPU{' was' if one else 's were'} not measured for a part of the "
-            f"time: {_named(part)}. {_LEFT_OUT} the energy of that time."
+            f"time: {_named(part)}. The total leaves out the energy of that time."
         )
+        notes.append(RowNote(text, "unmetered"))
     modules = [gpu for gpu in gpus if gpu.millijoules is not None and is_superchip(gpu.model)]
     if modules:
         notes.append(
@@ -301,19 +319,12 @@ def row_notes(report: UsageReport, line: ReportLine | None, unpriced: Collection
     """
     if line is None:
         return list(report.notes)
-    others = []
-    if line.account == PROCESS and not line.unmetered:
-        others.append(_LEFT_OUT)
-    if not line.unpriced_microseconds:
-        others.append(NO_TIME_PRICE)
-    if not line.unpriced_millijoules:
-        others.append(NO_ENERGY_PRICE)
-    notes = [
-        note
-        for note in report.notes
-        if not any(part in note for part in others)
-        and not (unpriced and NO_TIME_PRICE in note and not any(model in note for model in unpriced))
-    ]
+
+    def is_of_others(note: RowNote) -> bool:
+        is_other_model = bool(unpriced) and note.model is not None and note.model not in unpriced
+        return is_other_model or not getattr(line, note.amount)
+
+    notes = [note for note in report.notes if not (isinstance(note, RowNote) and is_of_others(note))]
     return [*notes, *([_INTEGRATED] if line.integrated else [])]
 
 

@@ -253,7 +253,7 @@ class _ReportQuery:
             self._uses.parts += uses
             return
         for problem in self._list.problems(uses):
-            yield f"{problem}."
+            yield problem + "."
 
     def _balance(self, tally: Tally, period: Period) -> Iterator[str]:
         """Sentences on energy in the Gpus' totals that no row has."""

@@ -121,7 +121,7 @@ def fleet_report(fleets: Sequence[Fleet], scope: FleetScope) -> UsageReport:
         PriceUse(part, inventory.node_at(part.gpu, segment.since), segment.since, segment.until)
         for part, segment in tally.uses
     ]
-    problems = (f"{text}." for text in price_list.problems(uses))
+    problems = (text + "." for text in price_list.problems(uses))
     found = replace(found, notes=(*_moved_notes(inventory, scope), *problems, *found.notes))
     return _with_bounds(found, fleets, scope, tally)
 

@@ -78,6 +78,11 @@ class Workload:
         return self.kind == "slurm" and self.job.startswith("s")
 
     @property
+    def has_pbs_number(self) -> bool:
+        """Whether `job` is 1234 or 1234.1 from a path of PBS on cgroup v2, in place of an id: 1234.server."""
+        return self.runtime == "pbs" and all(part.isdigit() for part in self.job.split(".", 1))
+
+    @property
     def earlier_ids(self) -> tuple[tuple[str, str], ...]:
         """The `ids` under which it may have waited: without names, an Allocation has no container id."""
         return (self.ids, (self.pod_uid, "")) if self.pod_uid else (self.ids,)
@@ -146,6 +151,8 @@ def _has_lost_name(before: Workload, now: Workload) -> bool:
             return False
         # After a restart, the ids of what runs inside an owner are not known.
         return _is_same_process(before, now) or before.missing == "inner_name"
+    if now.has_pbs_number and not before.has_pbs_number:
+        return before.runtime == now.runtime
     return now.has_sluid and before.kind == now.kind and not before.has_sluid
 
 

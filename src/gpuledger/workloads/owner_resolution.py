@@ -6,6 +6,7 @@ guessed, and the names of one pod never stand beside the ids of another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -141,6 +142,8 @@ def resolve_owner(
         one, named = next(item for item in reversed(known) if item[1].kind == kind)
         # Until pods are listed, the name of a pod in a container or job can still arrive.
         if not (innermost.kind == "pod" != one.kind and facts.awaits_pods):
+            if named.has_pbs_number:
+                named = _with_job_id(named, device)
             if named.kind == "pod" and not named.container:
                 named = _with_container(named, device.identified(facts.pods))
             return named if one is innermost else _outside(named, innermost)
@@ -222,6 +225,14 @@ def _with_container(owner: Workload, device: DeviceEvidence) -> Workload:
     )
     container = _only_container(mine)
     return replace(owner, container=container, missing="") if container else owner
+
+
+def _with_job_id(owner: Workload, device: DeviceEvidence) -> Workload:
+    """The job by its id, if a single job of its number has the Device: on cgroup v2, paths of PBS lack it."""
+    number = owner.job.partition(".")[0]
+    holders = {item.workload.job for item in device.allocations if item.workload.kind == "job"}
+    ids = [job for job in holders if re.split(r"\D", job, maxsplit=1)[0] == number]
+    return replace(owner, job=ids[0]) if len(ids) == 1 else owner
 
 
 def _only_container(allocations: Iterable[Allocation]) -> str:

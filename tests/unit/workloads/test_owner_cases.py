@@ -289,3 +289,40 @@ def test_t30_a_claim_of_two_containers_and_another_pod(tmp_path: Path) -> None:
     node.ticks(61, A, runs(3, in_pod(UID_A, "e")), B)
     found = {name: seconds for name, (seconds, *_) in node.report("container").items()}
     assert found == {"app": 15, "side": 15, "main": 30}
+
+
+def of_pbs(job: str) -> Allocation:
+    return has(Workload("job", job=job, found_by="job_map"))
+
+
+PBS = runs(1, "/pbs_jobs.service/jobs/12345.1")
+
+
+@pytest.mark.parametrize(
+    ("ids", "job"),
+    [
+        (["12345.pbs"], "12345.pbs"),
+        (["12345[1].pbs"], "12345[1].pbs"),
+        (["12345"], "12345"),
+        (["12345.pbs", "7.pbs"], "12345.pbs"),
+        # Another job, and two tasks of which either may be it.
+        (["123456.pbs"], "12345.1"),
+        (["12345[1].pbs", "12345[2].pbs"], "12345.1"),
+        ([], "12345.1"),
+    ],
+)
+def test_a_job_of_pbs_on_cgroup_v2_has_the_id_of_the_only_such_job_on_its_gpu(
+    tmp_path: Path, ids: list[str], job: str
+) -> None:
+    node = Machine(tmp_path, *map(of_pbs, ids))
+    node.ticks(5, PBS, runs(2, "/pbs_jobs.service/jobs/12345.1/child"))
+    assert node.seen is not None
+    assert {one.workload.job for one in node.seen.processes} == {job}
+
+
+def test_a_job_of_pbs_keeps_its_id_after_its_epilog_and_does_not_hold_its_gpu_idle(tmp_path: Path) -> None:
+    node = Machine(tmp_path, of_pbs("12345.pbs"))
+    node.ticks(30, PBS)
+    node.allocations = ()
+    node.ticks(30, PBS)
+    assert node.report() == {"12345.pbs": (59, 0, 5800)}

@@ -78,9 +78,12 @@ class Workload:
         return self.kind == "slurm" and self.job.startswith("s")
 
     @property
-    def has_pbs_number(self) -> bool:
-        """Whether `job` is 1234 or 1234.1 from a path of PBS on cgroup v2, in place of an id: 1234.server."""
-        return self.runtime == "pbs" and all(part.isdigit() for part in self.job.split(".", 1))
+    def has_bare_number(self) -> bool:
+        """Whether `job` is a number from a path in place of an id.
+
+        PBS on cgroup v2: 1234 or 1234.1, not 1234.server. LSF: 1234 for each job 1234[7] of an array.
+        """
+        return self.runtime in ("pbs", "lsf") and all(part.isdigit() for part in self.job.split(".", 1))
 
     @property
     def earlier_ids(self) -> tuple[tuple[str, str], ...]:
@@ -151,7 +154,7 @@ def _has_lost_name(before: Workload, now: Workload) -> bool:
             return False
         # After a restart, the ids of what runs inside an owner are not known.
         return _is_same_process(before, now) or before.missing == "inner_name"
-    if now.has_pbs_number and not before.has_pbs_number:
+    if now.has_bare_number and not before.has_bare_number:
         return before.runtime == now.runtime
     return now.has_sluid and before.kind == now.kind and not before.has_sluid
 

@@ -142,7 +142,7 @@ def resolve_owner(
         one, named = next(item for item in reversed(known) if item[1].kind == kind)
         # Until pods are listed, the name of a pod in a container or job can still arrive.
         if not (innermost.kind == "pod" != one.kind and facts.awaits_pods):
-            if named.has_pbs_number:
+            if named.has_bare_number:
                 named = _with_job_id(named, device)
             if named.kind == "pod" and not named.container:
                 named = _with_container(named, device.identified(facts.pods))
@@ -228,7 +228,7 @@ def _with_container(owner: Workload, device: DeviceEvidence) -> Workload:
 
 
 def _with_job_id(owner: Workload, device: DeviceEvidence) -> Workload:
-    """The job by its id, if a single job of its number has the Device: on cgroup v2, paths of PBS lack it."""
+    """The job by its id, if a single job of its number has the Device: its path has only the number."""
     number = owner.job.partition(".")[0]
     holders = {item.workload.job for item in device.allocations if item.workload.kind == "job"}
     ids = [job for job in holders if re.split(r"\D", job, maxsplit=1)[0] == number]

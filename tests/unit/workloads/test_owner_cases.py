@@ -291,7 +291,7 @@ def test_t30_a_claim_of_two_containers_and_another_pod(tmp_path: Path) -> None:
     assert found == {"app": 15, "side": 15, "main": 30}
 
 
-def of_pbs(job: str) -> Allocation:
+def of_batch(job: str) -> Allocation:
     return has(Workload("job", job=job, found_by="job_map"))
 
 
@@ -314,14 +314,26 @@ PBS = runs(1, "/pbs_jobs.service/jobs/12345.1")
 def test_a_job_of_pbs_on_cgroup_v2_has_the_id_of_the_only_such_job_on_its_gpu(
     tmp_path: Path, ids: list[str], job: str
 ) -> None:
-    node = Machine(tmp_path, *map(of_pbs, ids))
+    node = Machine(tmp_path, *map(of_batch, ids))
     node.ticks(5, PBS, runs(2, "/pbs_jobs.service/jobs/12345.1/child"))
     assert node.seen is not None
     assert {one.workload.job for one in node.seen.processes} == {job}
 
 
+@pytest.mark.parametrize(
+    ("ids", "job"), [(["4711[3]"], "4711[3]"), (["4711"], "4711"), (["4711[3]", "4711[4]"], "4711")]
+)
+def test_a_job_of_an_array_of_lsf_has_the_id_of_the_only_one_on_its_gpu(
+    tmp_path: Path, ids: list[str], job: str
+) -> None:
+    node = Machine(tmp_path, *map(of_batch, ids))
+    node.ticks(5, runs(1, "/lsf/cluster1/job.4711.20813.1432828463"))
+    assert node.seen is not None
+    assert {one.workload.job for one in node.seen.processes} == {job}
+
+
 def test_a_job_of_pbs_keeps_its_id_after_its_epilog_and_does_not_hold_its_gpu_idle(tmp_path: Path) -> None:
-    node = Machine(tmp_path, of_pbs("12345.pbs"))
+    node = Machine(tmp_path, of_batch("12345.pbs"))
     node.ticks(30, PBS)
     node.allocations = ()
     node.ticks(30, PBS)

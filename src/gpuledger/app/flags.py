@@ -175,7 +175,11 @@ def parse_flags(
         if word.startswith("-") and word != "-":
             name, _, value = word.partition("=")
             _raise_for_foreign_flag(name, value or "".join(rest[position + 1 : position + 2]), known)
-            raise unknown_name_error("flag", name, {*known, "--config"}, otherwise=f"see {made.prog} --help")
+            # Imported lazily: only error messages need it.
+            from gpuledger.config.compatibility import NO_EFFECT, REFUSED
+
+            useful = {flag for flag, item in known.items() if not item.help.startswith((NO_EFFECT, REFUSED))}
+            raise unknown_name_error("flag", name, {*useful, "--config"}, otherwise=f"see {made.prog} --help")
     given = vars(space)
     named = given.pop("config")
     config = environment.get(CONFIG_VARIABLE) or None if named is None else named

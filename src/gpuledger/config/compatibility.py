@@ -9,8 +9,8 @@ from typing import Any
 from gpuledger.config.help_pages import HelpPage
 from gpuledger.model.settings import Meaning, Parser, ReloadPolicy, Setting, boolean, text
 
-# Begins the help of a flag that is accepted and ignored.
-NO_EFFECT = "no effect"
+# Begin the help of a flag that is accepted and ignored, and of one that is refused.
+NO_EFFECT, REFUSED = "no effect", "not supported"
 
 
 def settings_group(name: str, *settings: Setting) -> type:
@@ -165,7 +165,7 @@ def _without_equivalent(program: str, usage: str, explanation: str) -> Setting:
     if kind == "ignored":
         has_form = any(word[0] not in "-[" for word in usage.split())
         return compatible(program, usage, f"{NO_EFFECT}: {reason}", parse=text if has_form else boolean)
-    declared = compatible(program, usage, f"not supported: {reason}")
+    declared = compatible(program, usage, f"{REFUSED}: {reason}")
     if declared.metavar == "false":
         return replace(declared, parse=_accept_only_false(reason), boolean=True)
     return replace(declared, parse=_accept_only(declared.metavar.strip("'").split("|"), reason))

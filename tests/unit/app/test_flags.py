@@ -100,6 +100,10 @@ def test_each_group_of_settings_is_declared_once_for_existing_commands() -> None
         ("--dcgm.foo", "see gpuledger serve --help"),
         ("--web.limits.foo", "see gpuledger serve --help"),
         ("--web.disable-exporter-metrics", "see gpuledger serve --help"),
+        # Flags of other programs that do nothing here, or are refused.
+        ("--dump-retentoin", "see gpuledger serve --help"),
+        ("--enable-pproff", "see gpuledger serve --help"),
+        ("--fake-gpu", "see gpuledger serve --help"),
         ("-q", "see gpuledger serve --help"),
     ],
 )

@@ -12,6 +12,8 @@ from gpuledger.model.workload import PENDING_NAMES, Workload, merge_owner
 
 # The cgroup of an owner is over if it was not read for this many seconds.
 _ABSENCE: Final = 60.0
+# Periods that are kept after their end, in case that their cgroups are read again.
+_KEPT: Final = 200
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class HostRecorder:
         # The owners of Slurm jobs by SLUID, from when their numbers are known.
         self._numbered: dict[str, OwnerKey] = {}
         self._changed: list[HostPeriod] = []
+        # By owner, the newest last: a service that uses a GPU now and then keeps its cgroup and its counter.
+        self._ended: dict[OwnerKey, HostPeriod] = {}
 
     def resume(self, stored: Iterable[HostPeriod], next_number: int, seen_at: float) -> None:
         """Continue those that an earlier run left; number new ones from `next_number`.
@@ -96,7 +100,7 @@ class HostRecorder:
     def post(self, snapshot: Snapshot) -> None:
         """Add the cgroups of one tick."""
         for usage in snapshot.cgroups:
-            period = self._period(_of_node(usage.workload), usage.sluid, snapshot)
+            period = self._period(_of_node(usage.workload), usage, snapshot)
             period.update(usage, snapshot.unix, snapshot.elapsed)
             self._changed.append(period)
         oldest = snapshot.elapsed - _ABSENCE
@@ -104,10 +108,14 @@ class HostRecorder:
             period = self._open.pop(key)
             period.over = True
             self._changed.append(period)
+            self._ended.pop(key, None)
+            self._ended[key] = period
+        for key in list(self._ended)[:-_KEPT]:
+            del self._ended[key]
         self._numbered = {sluid: key for sluid, key in self._numbered.items() if key in self._open}
 
-    def _period(self, owner: Workload, sluid: str, snapshot: Snapshot) -> HostPeriod:
-        key = owner_key(owner)
+    def _period(self, owner: Workload, usage: CgroupUsage, snapshot: Snapshot) -> HostPeriod:
+        key, sluid = owner_key(owner), usage.sluid
         if sluid and owner.has_sluid:
             # Nothing may say the number any more.
             key = self._numbered.get(sluid, key)
@@ -117,6 +125,9 @@ class HostRecorder:
                 period.absorb(waiting, is_other=key in self._numbered.values())
                 self._changed.append(waiting)
             self._numbered[sluid] = key
+        if period is None and owner.kind != "slurm":
+            # A Slurm job is read as long as it has its GPUs; later it has another cgroup.
+            period = self._reopened(key, usage)
         if period is None:
             unnamed = self._unnamed(owner, sluid)
             period = (
@@ -128,6 +139,15 @@ class HostRecorder:
             self._open[key] = period
         period.owner = merge_owner(period.owner, owner)
         return period
+
+    def _reopened(self, key: OwnerKey, usage: CgroupUsage) -> HostPeriod | None:
+        """The period of an owner that was absent, if its counter went on meanwhile: it is the same cgroup."""
+        ended = self._ended.pop(key, None)
+        if ended is None or ended.cpu is None or usage.cpu is None or usage.cpu < ended.cpu:
+            return None
+        ended.over = False
+        self._open[key] = ended
+        return ended
 
     def _unnamed(self, owner: Workload, sluid: str) -> OwnerKey | None:
         """The key under which an owner waited for its name, or a Slurm job for its number."""

@@ -54,6 +54,25 @@ def test_the_cgroup_of_a_requeued_job_is_added_to_the_one_before(tmp_path: Path)
     assert (found.cpu, rows(node.file, "SELECT over FROM host_periods")) == (28 * SECOND, [(1,), (0,)])
 
 
+UNIT = Workload("unit", unit="whisper.service", found_by="cgroup")
+POD = Workload("pod", pod_uid="uid-1", namespace="ml", pod="train-0", found_by="cgroup")
+CONTAINER = Workload("container", container_id="c1", container="web", found_by="cgroup")
+
+
+@pytest.mark.parametrize("owner", [UNIT, POD, CONTAINER])
+def test_a_cgroup_that_is_read_again_after_a_long_time_counts_once(tmp_path: Path, owner: Workload) -> None:
+    node = usage_node(tmp_path)
+    for hour in range(3):
+        see(node, CgroupUsage(owner, (600 + hour * 60) * SECOND, GIB))
+        see(node, CgroupUsage(owner, (601 + hour * 60) * SECOND, (3 - hour) * GIB))
+        see(node, seconds=3600.0)
+    # The service starts again: its new cgroup begins at 0.
+    see(node, CgroupUsage(owner, 5 * SECOND, GIB))
+    (found,) = host_usage_of(node.file, "owner")
+    assert (found.cpu, found.memory_peak) == ((721 + 5) * SECOND, 3 * GIB)
+    assert rows(node.file, "SELECT cpu, over FROM host_periods") == [(721 * SECOND, 1), (5 * SECOND, 0)]
+
+
 def test_owners_are_separate_and_unknown_values_absent(tmp_path: Path) -> None:
     node = usage_node(tmp_path)
     see(node, CgroupUsage(ANN, None, GIB, True), CgroupUsage(DAN, SECOND))

@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
+from gpuledger.model.errors import GpuledgerError, missing_package_error, unknown_name_error
 
 if TYPE_CHECKING:
     from gpuledger.app.flags import CommandParser
@@ -171,9 +171,7 @@ def _import_command(command: str) -> Callable[[Sequence[str]], int]:
     except ModuleNotFoundError as error:
         if error.name not in _CLUSTER_MODULES:
             raise
-        raise UsageError(
-            f"{command} needs the package {error.name}, not installed here: pip install 'gpuledger[cluster]'"
-        ) from None
+        raise missing_package_error(command, error.name, "cluster") from None
     return run
 
 

@@ -75,7 +75,7 @@ def parse_page(content: bytes, origin: str) -> Page:
     """Parses text 0.0.4 or OpenMetrics, also compressed by gzip.
 
     Timestamps and exemplars are ignored. A line that is neither a sample nor a comment (a native histogram, a
-    name in quotes) is skipped with a note. Raises UsageError for a page without a sample.
+    name in quotes) is skipped with a note. Raises UsageError for a page with more such lines than samples.
     """
     lines = _decompressed(content, origin).split(b"\n")
     page = Page(origin)
@@ -93,9 +93,11 @@ def parse_page(content: bytes, origin: str) -> Page:
                 _add(page, sample)
         except (BadLine, UnicodeDecodeError) as error:
             refused.append(f"line {number}: {error}")
-    if not page.series:
+    samples = sum(map(len, page.series.values()))
+    if len(refused) > samples or not samples:
+        what = f"has {samples} samples and {len(refused)} other lines" if samples else "has no metrics"
         why = f" ({refused[0]})" if refused else ""
-        raise UsageError(f"{origin} has no metrics{why}; expected a page such as /metrics of an exporter")
+        raise UsageError(f"{origin} {what}{why}; expected a page such as /metrics of an exporter")
     if refused:
         page.notes.append(f"{origin}: {len(refused)} lines are skipped; {refused[0]}")
     return page
@@ -123,6 +125,8 @@ def _read_comment(page: Page, line: bytes) -> None:
 def _add(page: Page, sample: ParsedSample) -> None:
     labels = parse_labels(sample.series)
     name = labels.pop("__name__")
+    if name.endswith(":"):
+        raise BadLine(f"{name!r} is a key of YAML and no metric")
     (value,) = unpack("<d", sample.value)
     page.series.setdefault(name, []).append(Series(labels, value))
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from gpuledger.exposition.text import escape_label_value
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import missing_package_error
 from gpuledger.model.text import to_short_line
 
 # Grafana's forms: $name, ${name}, ${name:format}, [[name]], [[name:format]]; $1 is a group of label_replace.
@@ -45,10 +45,8 @@ def promql_parser() -> Any:
     try:
         import promql_parser as library
     except ModuleNotFoundError:
-        raise UsageError(
-            "reading queries needs the package promql-parser, not installed here: pip install "
-            "'gpuledger[migrate]'; without --rules and --dashboards only the pages are compared"
-        ) from None
+        hint = "without --rules and --dashboards only the pages are compared"
+        raise missing_package_error("reading queries", "promql-parser", "migrate", hint) from None
     return library
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import takewhile
 
 from gpuledger.model.text import escape_to_one_line
@@ -71,6 +73,17 @@ class SourceUnavailable(GpuledgerError):
     def __init__(self, text: str, reason: str = "unavailable") -> None:
         super().__init__(text)
         self.reason = reason
+
+
+def missing_package_error(what: str, package: str, extra: str, otherwise: str = "") -> UsageError:
+    """Builds `WHAT needs the package ..., not installed here: COMMAND`, which installs an extra of gpuledger.
+
+    The command installs it for the Python that runs this program. Executables and the image have no pip.
+    """
+    pip = f"{sys.executable} -m pip" if find_spec("pip") else "pipx"
+    end = f"; {otherwise}" if otherwise else ""
+    command = f"{pip} install 'gpuledger[{extra}]'"
+    return UsageError(f"{what} needs the package {package}, not installed here: {command}{end}")
 
 
 def unknown_name_error(

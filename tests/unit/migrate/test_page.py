@@ -49,6 +49,15 @@ def test_lines_of_other_formats_are_skipped_with_one_note() -> None:
         (b"<html>\n", "old has no metrics (line 1: "),
         (b"", "expected a page such as /metrics"),
         (b"\x1f\x8bxx", "old is not valid gzip"),
+        (
+            b"interval: 5\nlimit: 3\n",
+            "old has no metrics (line 1: 'interval:' is a key of YAML and no metric)",
+        ),
+        (
+            b"groups:\n- name: a\n  rules:\nup 1\n",
+            "old has 1 samples and 3 other lines (line 1: ",
+        ),
+        (b"# A page\n\nRead this:\n\n    $ curl it\n    gpu_temp 3\n", "old has 1 samples and 2 other lines"),
     ],
 )
 def test_what_is_no_page_is_an_error(content: bytes, words: str) -> None:

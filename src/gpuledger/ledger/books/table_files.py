@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
 from gpuledger.ledger.books.layout import BOOLEAN, BYTES, INTEGER, TEXT, TIME, ExportColumn
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import missing_package_error
 
 CSV, PARQUET = "csv", "parquet"
 FORMATS: Final = (PARQUET, CSV)
@@ -134,10 +134,8 @@ def _parquet() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UsageError(
-            "Parquet needs the package pyarrow, not installed here: pip install 'gpuledger[parquet]', or "
-            "write CSV with --format csv"
-        ) from None
+        hint = "files of books export --format csv need no package"
+        raise missing_package_error("Parquet", "pyarrow", "parquet", hint) from None
     return pyarrow, pyarrow.parquet
 
 

@@ -267,3 +267,8 @@ def test_hostile_process_names_are_escaped_and_truncated(nvml: NvmlState) -> Non
         (hostile,) = (command for command in commands if command.startswith('a"'))
         assert hostile.startswith('a"\\\\xff')
         assert len(hostile) <= 128
+
+
+def test_a_ledger_in_memory_is_named_with_the_flag_that_keeps_it() -> None:
+    with serving("--source", "simulator:workstation", "--state-dir", "none") as server:
+        server.wait_line("ledger in memory only: .*--state-dir DIR keeps it")

@@ -155,6 +155,8 @@ class NodeApiClient:
         return f"cannot read the answer of {self.url}: {to_short_line(error)}"
 
     def _describe_status(self, answer: HttpResponse) -> str:
+        if answer.status == 401 and "Authorization" in self._headers:
+            return f"{self.url} does not accept this login (401): check the user and the password"
         if answer.status == 401:
             remedy = f"give --user and --password-file, or user:password@ in {self.flag}"
             return f"{self.url} requires a login (401): {remedy}"

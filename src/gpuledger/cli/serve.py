@@ -133,6 +133,6 @@ def _log_start(parts: NodeParts) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
     if parts.store is None:
-        log.info("ledger in memory only: it is lost when this program stops")
+        log.info("ledger in memory only: it is lost when this program stops; --state-dir DIR keeps it")
     elif parts.store.on_disk:
         log.info("ledger in %s", parts.store.file)

@@ -116,6 +116,7 @@ def test_credentials_are_sent_but_in_no_message(node):
     message = error_of(api)
     api.close()
     assert node.requests[0][1]["Authorization"] == "Basic " + base64.b64encode(b"ann:s@crt").decode()
+    assert "does not accept this login (401): check the user and the password" in message
     assert "s@crt" not in message
     assert "s%40crt" not in message
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -219,3 +221,22 @@ def test_an_empty_match_does_not_select_all_series(flag: str, capsys: pytest.Cap
 def test_equal_values_of_a_repeated_flag_are_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--by", "team", "--by", "team", "--state-dir", "/none"]) == 1
     assert "there is no ledger" in capsys.readouterr().err
+
+
+class _Interrupt:
+    """Ctrl+C while a module is imported."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "gpuledger.cli.main":
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_the_program_loads_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]["scripts"][
+        "gpuledger"
+    ]
+    module, function = script.split(":")
+    start = getattr(importlib.import_module(module), function)
+    monkeypatch.delitem(sys.modules, "gpuledger.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [_Interrupt(), *sys.meta_path])
+    assert start() == 130

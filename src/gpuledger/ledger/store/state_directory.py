@@ -58,7 +58,8 @@ def _user_dir(environment: Mapping[str, str]) -> Path:
 def _create_dir(folder: Path) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+        raise OSError(code, os.strerror(code), str(folder))
     return folder
 
 
@@ -186,3 +187,12 @@ def lacks_space(error: Exception, file: Path) -> bool:
     except OSError as refused:
         return is_full(refused)
     return False
+
+
+def describe_failure(error: Exception, file: Path) -> str:
+    """The file that could not be opened or written, and why, without the number of an OSError."""
+    why = f"{file}: {error}"
+    if isinstance(error, OSError) and error.filename:
+        why = f"{error.filename}: {error.strerror}"
+    remedy = f" (check the space: `df{'' if is_failed_write(error) else ' -i'}`)"
+    return f"{why}{remedy if lacks_space(error, file) else ''}"

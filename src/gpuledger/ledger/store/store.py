@@ -31,9 +31,9 @@ from gpuledger.ledger.store.schema import (
 )
 from gpuledger.ledger.store.state_directory import (
     LedgerLock,
+    describe_failure,
     file_version,
     is_damage,
-    is_failed_write,
     is_same_file,
     lacks_space,
     set_aside,
@@ -272,7 +272,8 @@ class Store:
         if isinstance(error, PermissionError):
             # Such as files of a run as root before the service was installed.
             remedy = f": as root, `chown -h {os.geteuid()} {self.file.with_suffix('.*')}`"
-        self._error = f"{self.file}: {error}{remedy}; the ledger is kept in memory until the next start"
+        why = describe_failure(error, self.file)
+        self._error = f"{why}{remedy}; the ledger is kept in memory until the next start"
         log.error("%s", self._error)
 
     def _release_lock(self) -> None:
@@ -379,8 +380,7 @@ class Store:
             else:
                 self._error = self._error or f"{self.file} was removed and has been created again"
                 return
-        remedy = f" (check the space: `df{'' if is_failed_write(error) else ' -i'}`)"
-        why = f"{self.file}: {error}{remedy if lacks_space(error, self.file) else ''}"
+        why = describe_failure(error, self.file)
         if not self._error:
             log.error("%s; the ledger continues in memory and is stored when the file is writable", why)
         self._error = why

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from builders import FakeClock
 from gpuledger.ledger.settings import StoreSettings
@@ -45,3 +50,23 @@ def test_without_the_system_directory_the_users_own_is_used(tmp_path: Path) -> N
     home["XDG_STATE_HOME"] = str(tmp_path / "state")
     assert create_state_dir("", home, blocked / "x") == tmp_path / "state" / "gpuledger"
     assert create_state_dir("", home, tmp_path / "system") == tmp_path / "system"
+
+
+def test_a_file_system_that_is_mounted_read_only_is_named_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(file: Path, *_: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
+
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(os, "open", refuse)
+    stored = open_store(StoreSettings(str(tmp_path)), SourceInfo("nvml"), "boot", FakeClock(UNIX), {})
+    monkeypatch.undo()
+    assert stored is not None
+    why = "Read-only file system"
+    assert caplog.messages == [
+        f"no writable directory for the ledger: {tmp_path}: {why}; set --state-dir",
+        f"{tmp_path}/gpuledger.lock: {why}; the ledger is kept in memory until the next start",
+    ]
+    stored.close()

@@ -112,7 +112,7 @@ class CardReader:
         self._find_names = find_names
         self._read = read
         self._integrated: dict[str, bool] = {}
-        self._names: tuple[str, ...] = ()
+        self._state: tuple[object, ...] = ()
         self._listed: tuple[DrmCard, ...] = ()
         self.indexes_from = 0
 
@@ -120,8 +120,10 @@ class CardReader:
         """The cards in the order of their PCI addresses, which is that of their indexes."""
         names = tuple(name for name in self._drm.names() if _CARD.fullmatch(name))
         modes = tuple(self._drm.text(f"{name}/device/current_compute_partition") for name in names)
-        if (*names, *modes, str(self.indexes_from)) != self._names:
-            self._names = (*names, *modes, str(self.indexes_from))
+        # A name can belong to another card after a hot-plug, or after the driver was bound again.
+        inodes = tuple(self._drm.folder(name).inode() for name in names)
+        if (names, modes, inodes, self.indexes_from) != self._state:
+            self._state = (names, modes, inodes, self.indexes_from)
             self._listed = self._list(names)
         return self._listed
 

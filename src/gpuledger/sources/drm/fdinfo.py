@@ -33,6 +33,11 @@ class DrmClient:
     memory: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
+    def reports_use(self) -> bool:
+        """Whether the kernel keeps engine time: amdgpu omits engines that a client has not used."""
+        return bool(self.engines or self.cycles) or self.driver == "amdgpu"
+
+    @property
     def held_memory(self) -> int | None:
         """Bytes of the card's memory; of a GPU without any, those of the machine's. None if not reported."""
         card = [held_bytes(kinds) for name, kinds in self.memory.items() if name.startswith(_CARD_REGIONS)]

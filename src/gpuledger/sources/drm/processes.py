@@ -16,11 +16,12 @@ from gpuledger.model.process import (
 )
 from gpuledger.model.source import Host
 from gpuledger.sources.drm.card_reader import CardValues
-from gpuledger.sources.drm.cards import AMDGPU, DrmCard
+from gpuledger.sources.drm.cards import AMDGPU, INTEL_DRIVERS, DrmCard
 from gpuledger.sources.drm.kfd import KfdReader, KfdUse
-from gpuledger.sources.drm.rocm_shares import split_compute_part
+from gpuledger.sources.drm.rocm_shares import EQUAL, split_compute_part
 from gpuledger.sources.drm.usage import EngineUse, UsageTracker
 
+_REPORTING = INTEL_DRIVERS | {AMDGPU}
 _C, _G = ProcessType.COMPUTE, ProcessType.GRAPHICS
 
 
@@ -80,7 +81,13 @@ class ProcessReader:
         devices = device_nodes(cards)
         asleep = {name for name, card in devices.items() if values[card[0].address].asleep}
         by_address = {card.address: card for card in cards}
-        found = self._usage.read(elapsed, lambda node: node in asleep, by_address.keys())
+        # radeon and nouveau have no clients in fdinfo.
+        unreported = {
+            name: (card.driver, card.address)
+            for name, (card, _) in devices.items()
+            if name in asleep or card.driver not in _REPORTING
+        }
+        found = self._usage.read(elapsed, lambda node: node in asleep, by_address.keys(), unreported)
         self.hidden, self.total = found.hidden, found.processes
         uses = _empty_uses(cards)
         for (address, name), by_pid in found.by_place.items():
@@ -163,7 +170,7 @@ def _device_of(card: DrmCard, node: str) -> Device:
 def _empty_uses(cards: Sequence[DrmCard]) -> dict[Device, _Uses]:
     uses: dict[Device, _Uses] = {}
     for card in cards:
-        is_complete = card.driver != AMDGPU
+        is_complete = card.driver in INTEL_DRIVERS
         uses[card.gpu] = _Uses({}, {}, card.gpu.sm_count, is_complete)
         for partition in card.partitions:
             uses[partition.instance] = _Uses({}, {}, partition.instance.sm_count, is_complete)
@@ -180,7 +187,7 @@ def _join(uses: dict[int, EngineUse], pid: int, use: EngineUse) -> None:
     if use.memory is not None:
         known.memory = (known.memory or 0) + use.memory
     known.computes, known.draws = known.computes or use.computes, known.draws or use.draws
-    known.known = known.known or use.known
+    known.known, known.reported = known.known and use.known, known.reported and use.reported
     known.has_named_codecs = known.has_named_codecs or use.has_named_codecs
 
 
@@ -196,6 +203,7 @@ def _build(
 ) -> DeviceProcesses:
     clients_busy = _busiest_class(uses.drm.values())
     rocm = split_compute_part(uses.kfd, busy, clients_busy, uses.compute_units)
+    reported = all(use.reported for use in uses.drm.values())
     is_sum = sees_all and uses.is_complete and all(use.known for use in uses.drm.values())
     processes, samples = [], []
     for pid in uses.pids:
@@ -208,10 +216,10 @@ def _build(
     seen = clients_busy + sum(rocm.shares.values())
     return DeviceProcesses(
         tuple(processes),
-        tuple(samples) if rocm.readable else None,
-        rocm.basis,
+        tuple(samples) if rocm.readable and reported else None,
+        rocm.basis if reported else EQUAL,
         min(1.0, clients_busy) if is_sum else None,
-        sum(memory) if sees_all and (memory or not processes) else None,
+        sum(memory) if sees_all and len(memory) == len(processes) else None,
         max(0.0, busy - seen) if busy is not None and (ended or not sees_all) else 0.0,
     )
 

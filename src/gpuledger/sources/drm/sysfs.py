@@ -59,6 +59,13 @@ class SysfsFolder:
         except ValueError:
             return None
 
+    def inode(self) -> int:
+        """The inode of the folder itself, another one if it was made again; 0 if it is absent."""
+        try:
+            return os.stat(self.path).st_ino  # noqa: PTH116  (avoids a Path object per device and tick)
+        except OSError:
+            return 0
+
     def pairs(self, name: str) -> Mapping[str, str]:
         """The lines of a file as pairs of key and value, separated by `=`, `:` or blanks."""
         found: dict[str, str] = {}

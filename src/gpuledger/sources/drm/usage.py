@@ -31,14 +31,15 @@ class EngineUse:
 
     They can pass 1: time in a queue counts, and a class can have several engines of unknown number. `memory`
     is the bytes that its clients hold now. `computes` and `draws`: it has ever used such an engine. `known`
-    is False until two readings of a client can be compared.
+    is False while two readings of a client cannot be compared, `reported` if the kernel keeps no engine time.
     """
 
     shares: dict[str, float] = field(default_factory=dict)
     memory: int | None = None
     computes: bool = False
     draws: bool = False
-    known: bool = False
+    known: bool = True
+    reported: bool = True
     has_named_codecs: bool = False
 
     @property
@@ -81,7 +82,8 @@ class EngineUse:
         busy = client.busy_classes
         self.computes = self.computes or bool(busy & _COMPUTE) or (bool(busy) and not busy & _GRAPHICS)
         self.draws = self.draws or bool(busy & _GRAPHICS)
-        self.known = self.known or client.known
+        self.known = self.known and client.known
+        self.reported = self.reported and client.last.reports_use
         self.has_named_codecs = self.has_named_codecs or client.last.driver == "amdgpu"
 
 
@@ -105,28 +107,43 @@ class _TrackedClient:
     def advance(self, now: DrmClient, at: float) -> None:
         """Compute the shares since the last reading."""
         seconds = at - self.at
-        self.shares = {}
+        self.shares, self.known = {}, now.reports_use
         for name, amount in now.engines.items():
             gained = max(0, amount - self.engines.get(name, 0))
             self.engines[name] = max(amount, self.engines.get(name, 0))
             if seconds > 0:
                 self.shares[name] = gained / _NANO / seconds / (now.capacity.get(name) or 1)
         for name, amount in now.cycles.items():
-            total = now.total_cycles.get(name, 0) - self.last.total_cycles.get(name, 0)
-            gained = amount - self.last.cycles.get(name, 0)
-            # The total restarts with the driver, a reset and a resume: the sample is lost.
-            if total > 0 and gained >= 0:
-                self.shares[name] = gained / total / (now.capacity.get(name) or 1)
-        self.last, self.at, self.known = now, at, True
+            self._add_cycles(
+                name, amount - self.last.cycles.get(name, 0), self.last.total_cycles.get(name, 0), now
+            )
+        self.last, self.at = now, at
 
-    def begin(self, since: float | None) -> None:
-        """Count a client that began after the last tick at `since`, at most for the time since."""
-        self.engines = dict(self.last.engines)
-        if since is not None and self.at > since:
-            for name, amount in self.last.engines.items():
-                share = amount / _NANO / (self.at - since) / (self.last.capacity.get(name) or 1)
-                self.shares[name] = min(1.0, share)
-            self.known = True
+    def begin(self, since: float | None, totals: Mapping[tuple[str, str], int]) -> None:
+        """Count a client that began after the last tick at `since`, at most for the time since.
+
+        `totals` are the cycles of each GPU and class at the last tick.
+        """
+        now = self.last
+        self.engines = dict(now.engines)
+        if since is None or self.at <= since:
+            return
+        self.known = now.reports_use
+        for name, amount in now.engines.items():
+            self.shares[name] = amount / _NANO / (self.at - since) / (now.capacity.get(name) or 1)
+        for name, amount in now.cycles.items():
+            self._add_cycles(name, amount, totals.get((now.address, name)), now)
+        self.shares = {name: min(1.0, share) for name, share in self.shares.items()}
+
+    def _add_cycles(self, name: str, gained: int, total_before: int | None, now: DrmClient) -> None:
+        total = now.total_cycles.get(name, 0) - (total_before or 0)
+        if gained == 0 and total >= 0:
+            self.shares[name] = 0.0
+        elif total_before is not None and total > 0 and gained > 0:
+            self.shares[name] = gained / total / (now.capacity.get(name) or 1)
+        else:
+            # The total restarts with the driver, a reset and a resume: the sample is lost.
+            self.known = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +171,33 @@ class UsageTracker:
         self._clients: dict[ClientKey, _TrackedClient] = {}
         self._read_at: float | None = None
 
-    def read(self, now: float, is_asleep: Callable[[str], bool], addresses: Collection[str]) -> ClientUses:
+    def read(
+        self,
+        now: float,
+        is_asleep: Callable[[str], bool],
+        addresses: Collection[str],
+        unreported: Mapping[str, tuple[str, str]] | None = None,
+    ) -> ClientUses:
         """Return the uses of the GPUs at these addresses at `now`, seconds of the boot clock.
 
-        The clients of a GPU that sleeps are not read, which would wake it: they used nothing.
+        The clients of a GPU that sleeps are not read, which would wake it: they used nothing. `unreported`
+        are driver and address of files in /dev/dri that fdinfo need not describe, because their driver does
+        not or their GPU sleeps: each process that holds one counts as one client.
         """
         found = self._files.find(now)
         holders: dict[ClientKey, list[tuple[OpenFile, DrmClient]]] = {}
         for file in found.files:
             client = self._asleep_client(file) if is_asleep(file.node) else self._read_client(file)
+            if client is None and file.node in (unreported or {}):
+                client = DrmClient(*(unreported or {})[file.node], -file.pid)
             if client is not None and client.address in addresses:
                 holders.setdefault((client.address, client.client_id), []).append((file, client))
         before = self._clients
         self._update(holders, now)
         ended = frozenset(
-            (key[0], tracked.owner.node) for key, tracked in before.items() if key not in self._clients
+            (key[0], tracked.owner.node)
+            for key, tracked in before.items()
+            if key not in self._clients and key[1] >= 0
         )
         self._read_at = now
         by_place: dict[tuple[str, str], dict[int, EngineUse]] = {}
@@ -187,6 +216,11 @@ class UsageTracker:
 
     def _update(self, holders: Mapping[ClientKey, list[tuple[OpenFile, DrmClient]]], now: float) -> None:
         before, self._clients = self._clients, {}
+        totals: dict[tuple[str, str], int] = {}
+        for tracked_before in before.values():
+            for name, total in tracked_before.last.total_cycles.items():
+                place = (tracked_before.last.address, name)
+                totals[place] = max(total, totals.get(place, 0))
         for key, held in holders.items():
             tracked = before.get(key)
             files = {file.pid: (file, client) for file, client in reversed(held)}
@@ -194,7 +228,9 @@ class UsageTracker:
                 owner, client = files[min(files)]
                 if tracked is None:
                     tracked = _TrackedClient(owner, client, now)
-                    tracked.begin(self._read_at)
+                    # One that was already open while its GPU slept is not new.
+                    was_open = (key[0], -owner.pid) in before
+                    tracked.begin(None if was_open else self._read_at, totals)
                     self._clients[key] = tracked
                     continue
                 tracked.owner = owner

@@ -422,3 +422,15 @@ def test_the_source_can_be_closed_and_read_again(node: DrmNode) -> None:
     node.source.close()
     node.source.close()
     assert len(node.read().readings) == 1
+
+
+def test_cards_that_changed_names_between_two_ticks_keep_their_identity(node: DrmNode) -> None:
+    other = {**MI210, "unique_id": "00000000000000b2"}
+    node.machine.add_card(0, AMD, "1002:740f", hwmon={"power1_average": 100_000_000}, **MI210)
+    node.machine.add_card(1, XE, "1002:740f", hwmon={"power1_average": 200_000_000}, **other)
+    before = {one.device.uuid: one.get(q.POWER) for one in node.read().readings}
+    assert sorted(before.values()) == [100.0, 200.0]
+    drm = node.machine.sys / "class/drm"
+    for old, new in (("card0", "third"), ("card1", "card0"), ("third", "card1")):
+        (drm / old).rename(drm / new)
+    assert {one.device.uuid: one.get(q.POWER) for one in node.read().readings} == before

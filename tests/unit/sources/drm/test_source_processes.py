@@ -166,3 +166,60 @@ def test_the_last_work_of_a_client_that_ended_is_not_that_of_others(node: DrmNod
             node.machine.end_process(10)
         unseen.append(only(node).unseen)
     assert unseen == [0.0, 0.0, 0.0, pytest.approx(0.8), 0.0]
+
+
+def _without_engines(driver: str) -> str:
+    """The fdinfo of a client without engine time: i915 before generation 8, xe before Linux 6.11."""
+    return f"drm-driver:\t{driver}\ndrm-client-id:\t7\ndrm-pdev:\t{XE}\ndrm-total-vram0:\t8 MiB\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "ids", "text"),
+    [
+        ("xe", "8086:e20b", _without_engines("xe")),
+        ("i915", "8086:0166", _without_engines("i915")),
+        ("radeon", "1002:6798", "pos:\t0\nflags:\t02400002\n"),
+        ("nouveau", "10de:1c82", "pos:\t0\nflags:\t02400002\n"),
+    ],
+)
+def test_without_engine_time_in_the_kernel_utilization_is_unknown_and_its_processes_are_listed(
+    node: DrmNode, driver: str, ids: str, text: str
+) -> None:
+    node.machine.add_card(0, XE, ids, driver, render=129)
+    for _ in range(3):
+        # Two descriptors of one process.
+        node.machine.add_process(9, {3: ("renderD129", text), 5: ("card0", text)})
+        reading = only(node)
+        assert q.UTILIZATION not in reading.values
+        assert [one.pid for one in reading.processes or ()] == [9]
+        assert process_of(reading, 9).usage == NO_USAGE
+        assert (reading.samples, reading.rules.basis) == (None, "equal")
+
+
+@pytest.mark.parametrize("driver", ["radeon", "nouveau"])
+def test_a_driver_without_clients_in_fdinfo_does_not_show_an_idle_gpu(node: DrmNode, driver: str) -> None:
+    node.machine.add_card(0, XE, "1002:6798", driver, render=129)
+    assert q.UTILIZATION not in only(node).values
+
+
+def test_a_process_that_holds_a_sleeping_gpu_is_listed_though_nothing_of_it_is_read(node: DrmNode) -> None:
+    node.machine.add_card(0, AMD, "1002:740f", render=128, power__runtime_status="suspended", **MI210)
+    node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=90 * SECOND, vram=MIB))})
+    for _ in range(2):
+        reading = only(node)
+        assert [(one.pid, one.memory) for one in reading.processes or ()] == [(9, None)]
+    node.machine.write("sys/class/drm/card0/device/power/runtime_status", "active\n")
+    reading = only(node)
+    assert [(one.pid, one.memory) for one in reading.processes or ()] == [(9, MIB)]
+    # What it did before is not work of this second.
+    assert reading.samples is not None
+    assert [sample.sm for sample in reading.samples] == [0.0]
+
+
+def test_memory_in_use_is_no_sum_if_that_of_one_process_is_unknown(node: DrmNode) -> None:
+    node.machine.add_card(0, XE, "8086:e20b", "xe", render=129)
+    text = xe_client(XE, 2, total=1000, rcs=1)
+    lines = [line for line in text.splitlines() if "vram" not in line]
+    node.machine.add_process(9, {3: ("renderD129", xe_client(XE, 1, total=1000, rcs=1, vram=MIB))})
+    node.machine.add_process(10, {3: ("renderD129", "\n".join(lines) + "\n")})
+    assert q.MEMORY_USED not in only(node).values

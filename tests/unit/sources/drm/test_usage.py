@@ -230,3 +230,53 @@ def test_codecs_of_amdgpu_have_their_own_shares(reader: Reader) -> None:
         found = reader.read().by_place[AMD, "renderD128"][9]
     assert (found.encoder, found.decoder, found.jpeg, found.main) == (0.5, 0.5, 0.125, 0.0)
     assert found.other == pytest.approx(0.0625)
+
+
+def test_a_new_client_of_xe_counts_from_its_beginning_if_the_cycles_of_the_gpu_are_known(
+    reader: Reader,
+) -> None:
+    for total in (1000, 2000):
+        reader.machine.add_process(9, {3: ("renderD129", xe_client(XE, 1, total=total, rcs=1))})
+        if total == 2000:
+            reader.machine.add_process(10, {3: ("renderD129", xe_client(XE, 2, total=total, rcs=600))})
+        found = reader.read().by_place[XE, "renderD129"]
+    assert {pid: (use.shares, use.known) for pid, use in found.items()} == {
+        9: ({"rcs": 0.0}, True),
+        10: ({"rcs": 0.6}, True),
+    }
+
+
+def test_a_client_without_an_earlier_number_to_compare_is_unknown_not_idle(reader: Reader) -> None:
+    reader.read()
+    reader.machine.add_process(10, {3: ("renderD129", xe_client(XE, 2, total=9000, rcs=600))})
+    assert not reader.read().by_place[XE, "renderD129"][10].known
+    reader.machine.add_process(10, {3: ("renderD129", xe_client(XE, 2, total=10_000, rcs=1100))})
+    use = reader.read().by_place[XE, "renderD129"][10]
+    assert (use.shares, use.known) == ({"rcs": 0.5}, True)
+    # The total restarted.
+    reader.machine.add_process(10, {3: ("renderD129", xe_client(XE, 2, total=50, rcs=1200))})
+    assert not reader.read().by_place[XE, "renderD129"][10].known
+
+
+def test_a_process_is_known_only_if_each_of_its_clients_is(reader: Reader) -> None:
+    reader.machine.add_process(9, {3: ("renderD129", xe_client(XE, 1, total=1000, rcs=1))})
+    reader.read()
+    both = {
+        3: ("renderD129", xe_client(XE, 1, total=2000, rcs=1)),
+        4: ("renderD129", xe_client(XE, 2, total=2000, ccs=700)),
+    }
+    reader.machine.add_process(9, both)
+    assert not reader.read().by_place[XE, "renderD129"][9].known
+
+
+def test_a_client_that_was_open_while_its_gpu_slept_is_not_new(reader: Reader) -> None:
+    unread = {"renderD128": ("amdgpu", AMD)}
+    reader.asleep.add("renderD128")
+    reader.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=90 * SECOND))})
+    for asleep in (True, True, False):
+        found = reader.tracker.read(reader.now, lambda _, asleep=asleep: asleep, {AMD}, unread)
+        reader.now += 1
+        assert set(found.by_place[AMD, "renderD128"]) == {9}
+        assert not found.ended
+    assert found.by_place[AMD, "renderD128"][9].shares == {}
+    assert not found.by_place[AMD, "renderD128"][9].known

@@ -65,7 +65,7 @@ def read_yaml_node(file: Path, what: str) -> yaml.Node | None:
 
 
 def read_yaml_with_node(file: Path) -> tuple[Any, yaml.Node | None]:
-    """The value of a configuration file, with dates as texts, and its node as `read_yaml_node` returns it.
+    """The value of a configuration file, and its node as `read_yaml_node` returns it.
 
     Raises like `read_yaml`.
     """
@@ -73,25 +73,24 @@ def read_yaml_with_node(file: Path) -> tuple[Any, yaml.Node | None]:
 
     def take(text: str) -> tuple[Any, yaml.Node | None]:
         # Two trees: building the value changes its tree.
-        return parse_yaml(text, dates=False), _compose(text, yaml.BaseLoader)
+        return parse_yaml(text), _compose(text, yaml.BaseLoader)
 
     return _read(file, "configuration", take)
 
 
-def parse_yaml(text: str, *, quickly: bool = False, dates: bool = True) -> Any:
+def parse_yaml(text: str, *, quickly: bool = False) -> Any:
     """The value of the single document in a YAML text, None for an empty one. Raises InvalidYaml.
 
     Aliases are expanded; a document that would be too large is rejected before it is built. `quickly` parses
-    with libyaml where it is installed, which takes more memory. Without `dates`, dates are texts: those that
-    are not in the calendar are then not refused here. So are numbers that only YAML 1.1 reads in another base
-    than ten: 1:30 as 90, and 0100 as 64.
+    with libyaml where it is installed, which takes more memory. Dates are texts: those that are not in the
+    calendar are not refused here. So are numbers that only YAML 1.1 reads in another base than ten: 1:30 as
+    90, and 0100 as 64.
     """
     import yaml
 
     node = _compose(text, (quickly and getattr(yaml, "CSafeLoader", None)) or yaml.SafeLoader)
     _check_size(node)
-    if not dates:
-        _turn_old_forms_into_texts(node)
+    _turn_old_forms_into_texts(node)
     try:
         return None if node is None else yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as error:
@@ -99,7 +98,7 @@ def parse_yaml(text: str, *, quickly: bool = False, dates: bool = True) -> Any:
     except RecursionError:
         raise InvalidYaml(_TOO_DEEP) from None
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML's constructors raise these for month 13, for `!!int abc`, for a number of 5000 digits; their
+        # PyYAML's constructors raise these for `!!int abc`, for a number of 5000 digits; their
         # messages repeat the value.
         raise InvalidYaml(f"it has an invalid value for its type ({type(error).__name__})") from None
 

@@ -94,7 +94,7 @@ def _documents(file: Path) -> list[Any]:
         if file.suffix == ".json":
             return [json.loads(read_at_most(file, _LONGEST))]
         parts = re.split(r"(?m)^---(?:[ \t].*)?$", read_utf8(file))
-        return [parse_yaml(part, quickly=True, dates=False) for part in parts if part.strip()]
+        return [parse_yaml(part, quickly=True) for part in parts if part.strip()]
     except OSError as error:
         raise ValueError(error.strerror) from None
     except InvalidYaml as error:

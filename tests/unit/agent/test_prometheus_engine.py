@@ -198,7 +198,7 @@ def test_an_invalid_yaml_value_is_rejected_in_one_line(
     """The agent uses labels as written, but the printed configuration needs a YAML value."""
     file = tmp_path / "agent.yaml"
     file.write_text(
-        "global: {external_labels: {day: 2001-99-99}}\nremote_write: [{url: 'http://receiver/write'}]\n"
+        "global: {external_labels: {day: !!int abc}}\nremote_write: [{url: 'http://receiver/write'}]\n"
     )
     assert main(["agent", "--config", str(file), "--engine", "prometheus"]) == 2
     output = capsys.readouterr()

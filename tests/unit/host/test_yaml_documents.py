@@ -11,7 +11,7 @@ from gpuledger.agent.config.agent_config import read_agent_config
 from gpuledger.config.commands import ALL_GROUPS
 from gpuledger.config.load import load_values
 from gpuledger.fleet.lists.node_list import AddressDefaults, FileNodes
-from gpuledger.host.yaml_documents import DuplicateKey, parse_yaml
+from gpuledger.host.yaml_documents import DuplicateKey, parse_yaml, read_yaml
 from gpuledger.http.web_config.parser import read_web_config
 from gpuledger.kubernetes.cluster_access import read_kubeconfig
 from gpuledger.model.errors import GpuledgerError
@@ -81,6 +81,7 @@ def test_both_parsers_know_the_lines_of_equal_keys(quickly: bool) -> None:
         ("1:30", "1:30"),
         ("1:30:00.5", "1:30:00.5"),
         ("2026-11-30", "2026-11-30"),
+        ("2001-99-99", "2001-99-99"),
         ("0", 0),
         ("500", 500),
         ("0.5", 0.5),
@@ -88,10 +89,8 @@ def test_both_parsers_know_the_lines_of_equal_keys(quickly: bool) -> None:
         ("08", "08"),
     ],
 )
-def test_a_configuration_has_no_numbers_to_another_base_that_look_like_decimal_ones(
-    written: str, value: object
-) -> None:
-    assert parse_yaml(f"a: [{written}]", dates=False) == {"a": [value]}
+def test_no_file_has_numbers_to_another_base_that_look_like_decimal_ones(written: str, value: object) -> None:
+    assert parse_yaml(f"a: [{written}]") == {"a": [value]}
 
 
 @pytest.mark.parametrize(
@@ -107,3 +106,17 @@ def test_a_duration_with_a_leading_zero_is_decimal_and_one_with_a_colon_refused(
             load_values(ALL_GROUPS, {}, {}, file)
     else:
         assert load_values(ALL_GROUPS, {}, {}, file)["interval"] == seconds
+
+
+def test_every_file_of_values_has_the_digits_that_were_written(tmp_path: Path) -> None:
+    """Names of nodes, times of scenarios, and labels that `agent --engine prometheus` copies."""
+    file = tmp_path / "file.yaml"
+    file.write_text("- {targets: ['gpu-1:9400'], labels: {node: 010}}\n")
+    assert [node.name for node in FileNodes(file, AddressDefaults()).read_file()] == ["010"]
+    file.write_text("gpus: [{processes: [{name: python3, start: 010, stop: 0:30}]}]\n")
+    with pytest.raises(GpuledgerError, match=r"stop: expected a duration"):
+        load_scenario(str(file))
+    file.write_text("gpus: [{processes: [{name: python3, start: 010}]}]\n")
+    assert load_scenario(str(file)).processes[0].start == 10_000_000
+    file.write_text("global: {external_labels: {rack: 010, at: 1:30}}\n")
+    assert read_yaml(file)["global"]["external_labels"] == {"rack": "010", "at": "1:30"}

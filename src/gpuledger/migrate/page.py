@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,14 +27,19 @@ Labels = Mapping[str, str]
 LONGEST_PAGE: Final = 256 << 20
 _GZIP: Final = b"\x1f\x8b"
 # What libraries of Go, Python and Java, and scrapers, add to a page: no fact about GPUs.
-_OWN_PREFIXES: Final = ("go_", "process_", "promhttp_", "python_", "scrape_", "jvm_")
+_OWN_PREFIXES: Final = ("go_", "promhttp_", "python_", "scrape_", "jvm_")
+# Of the process of the exporter. Other `process_*`, as those of nvitop-exporter, are of processes on GPUs.
+_OWN_NAMES: Final = re.compile(
+    "process_(cpu(_user|_system)?_seconds_total|(open|max)_fds|(virtual|resident)_memory(_max)?_bytes|heap_bytes"
+    "|start_time_seconds|threads|network_(receive|transmit)_bytes_total)"
+)
 # What Prometheus adds to each scrape.
 _OF_SCRAPES: Final = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 
 
 def describes_the_program(name: str) -> bool:
     """Returns whether a metric is about the exporting program itself."""
-    return name == "up" or name.startswith(_OWN_PREFIXES)
+    return name == "up" or name.startswith(_OWN_PREFIXES) or _OWN_NAMES.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

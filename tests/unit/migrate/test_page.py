@@ -86,10 +86,11 @@ def test_an_exported_label_that_exists_already_is_renamed_again() -> None:
 
 
 def test_metrics_of_the_program_itself_are_no_metrics_of_gpus() -> None:
-    page = Page(
-        "old", {"go_goroutines": [], "gpu_temp": [], "up": [], "promhttp_metric_handler_requests": []}
-    )
-    assert list(names_of(page)) == ["gpu_temp"]
+    own = ["go_goroutines", "up", "promhttp_metric_handler_requests", "process_start_time_seconds"]
+    own += ["process_cpu_seconds_total", "process_virtual_memory_max_bytes", "process_open_fds"]
+    # Those of nvitop-exporter are of processes on GPUs.
+    gpus = ["gpu_temp", "process_info", "process_cpu_percent", "process_rss_memory", "process_gpu_memory"]
+    assert list(names_of(Page("old", {name: [] for name in own + gpus}))) == gpus
 
 
 def test_the_end_of_openmetrics_and_unknown_types_are_no_news() -> None:

@@ -83,7 +83,7 @@ def _busy(files: DeviceFiles) -> float | None:
 def _memory_free(files: DeviceFiles) -> float | None:
     total = files.device.number("mem_info_vram_total")
     used = files.device.number("mem_info_vram_used")
-    return None if total is None or used is None else max(0, total - used)
+    return None if total is None or used is None or not 0 <= used <= total else total - used
 
 
 def _graphics_clock(files: DeviceFiles) -> float | None:
@@ -120,7 +120,7 @@ def _to_hertz(megahertz: int | None) -> float | None:
 
 
 def _ras_errors(kind: str) -> ReadValue:
-    """Errors of all blocks since the driver was loaded; None without RAS."""
+    """Errors of all blocks since the driver was loaded; None without RAS, or if a block cannot be read."""
 
     def read(files: DeviceFiles) -> float | None:
         ras = files.device.folder("ras")
@@ -131,7 +131,8 @@ def _ras_errors(kind: str) -> ReadValue:
             for found, count in _RAS_ERRORS.findall(ras.text(name))
             if found == kind
         ]
-        return sum(counts) if counts else None
+        is_complete = not any(path.startswith(f"{ras.path}/") for path in ras.errors)
+        return sum(counts) if counts and is_complete else None
 
     return read
 

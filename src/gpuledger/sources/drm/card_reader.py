@@ -136,6 +136,9 @@ class CardReadings:
         if not wanted & {q.ENERGY, q.POWER, q.POWER_INSTANT}:
             return
         energy = self._energy(now)
+        if energy is not None and not q.ENERGY.is_possible(energy):
+            findings.reject(q.ENERGY.key, energy, self.card.gpu)
+            energy = None
         if energy is not None and q.ENERGY in wanted:
             found.values[q.ENERGY] = energy
             found.supported[q.ENERGY.key] = True

@@ -58,9 +58,12 @@ class DeviceFiles:
         hwmon = self.hwmon
         if hwmon is None:
             return {}
-        if kind not in self._labels:
-            self._labels[kind] = labelled_files(hwmon, kind)
-        return self._labels[kind]
+        found = self._labels.get(kind)
+        if found is None:
+            found = labelled_files(hwmon, kind)
+            if not any(path.startswith(f"{hwmon.path}/{kind}") for path in self.errors):
+                self._labels[kind] = found
+        return found
 
     def begin_tick(self) -> None:
         """Forget what was read in the last tick."""

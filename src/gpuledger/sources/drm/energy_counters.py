@@ -21,6 +21,8 @@ _COUNT_BITS: Final = 16
 _TURN: Final = 1 << 32
 # A turn of the 32-bit counter is believed if its energy is at most this many times power and time.
 _HEADROOM: Final = 1.5
+# Seconds for which a file that cannot be read may still be the one to choose.
+_UNSURE: Final = 60.0
 
 
 class AmdCounter(Enum):
@@ -154,19 +156,20 @@ class IntelEnergy:
     """The energy file of an Intel card in hwmon: that of the whole card if it counts, else the package's.
 
     On some kernels `card` is always 0 while `pkg` counts, and elsewhere `card` is below `pkg`, so the file is
-    chosen once and named in the counter's epoch. `watts` is the mean power since the last reading: the
-    drivers report no power.
+    chosen once and named in the counter's epoch; for a minute not while one of them cannot be read. `watts`
+    is the mean power since the last reading: the drivers report no power.
     """
 
     label: str = ""
     watts: float | None = None
     _file: str = ""
     _last: tuple[int, float] | None = None
+    _began: float | None = None
 
     def read(self, hwmon: SysfsFolder, labels: Mapping[str, str], at: float) -> int | None:
         """The counter in millijoules; None if the card has none or it did not answer."""
         self.watts = None
-        if not self._file and not self._choose(hwmon, labels):
+        if not self._file and not self._choose(hwmon, labels, at):
             return None
         microjoules = hwmon.number(f"{self._file}_input")
         if microjoules is None:
@@ -176,10 +179,15 @@ class IntelEnergy:
         self._last = (microjoules, at)
         return microjoules // 1000
 
-    def _choose(self, hwmon: SysfsFolder, labels: Mapping[str, str]) -> bool:
+    def _choose(self, hwmon: SysfsFolder, labels: Mapping[str, str], at: float) -> bool:
+        self._began = at if self._began is None else self._began
         for label in ("card", "pkg", "energy1"):
             prefix = labels.get(label)
-            if prefix is not None and hwmon.number(f"{prefix}_input"):
+            counts = prefix is not None and hwmon.number(f"{prefix}_input")
+            is_unsure = any(path.startswith(f"{hwmon.path}/energy") for path in hwmon.errors)
+            if is_unsure and at - self._began < _UNSURE:
+                return False
+            if prefix is not None and counts:
                 self.label, self._file = label, prefix
                 return True
         return False

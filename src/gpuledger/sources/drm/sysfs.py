@@ -98,13 +98,21 @@ def whole_number(text: str) -> int | None:
 
 
 def labelled_files(hwmon: SysfsFolder, kind: str) -> Mapping[str, str]:
-    """The prefix of each sensor of a kind by its label: {"edge": "temp1"}; without label, `temp1` itself."""
+    """The prefix of each sensor of a kind by its label: {"edge": "temp1"}; without label, `temp1` itself.
+
+    A sensor with a label that could not be read is omitted: it may be any of them.
+    """
     prefixes = {
         name.partition("_")[0]
         for name in hwmon.names()
         if name.startswith(kind) and name[len(kind) : len(kind) + 1].isdigit() and "_" in name
     }
-    return {hwmon.text(f"{prefix}_label") or prefix: prefix for prefix in sorted(prefixes)}
+    labels = {prefix: hwmon.text(f"{prefix}_label") for prefix in sorted(prefixes)}
+    return {
+        label or prefix: prefix
+        for prefix, label in labels.items()
+        if f"{hwmon.path}/{prefix}_label" not in hwmon.errors
+    }
 
 
 def first_label(labels: Mapping[str, str], wanted: Iterable[str]) -> str | None:

@@ -140,7 +140,10 @@ class StoredUsage:
 
 @dataclass(frozen=True)
 class StoredHosts:
-    """The cgroups of owners that continue; `next_period` is the first unused number."""
+    """The cgroups of owners, the newest last: those that continue, and the last ones that ended.
+
+    `next_period` is the first unused number.
+    """
 
     periods: tuple[HostPeriod, ...] = ()
     next_period: int = 1

@@ -13,7 +13,7 @@ from gpuledger.ledger.sessions import PAGE
 from gpuledger.ledger.store.rows import usage_sums_row
 from gpuledger.ledger.store.schema import USAGE_FROM
 from gpuledger.ledger.time.account import is_named
-from gpuledger.ledger.usage.host_usage import HostPeriod
+from gpuledger.ledger.usage.host_usage import MOST_ENDED, HostPeriod
 from gpuledger.ledger.usage.usage_bars import UsageBars
 from gpuledger.ledger.usage.usage_cell import BYTES, PEAKS, SUMS, UsageCell
 from gpuledger.ledger.usage.usage_period import STARTS, UNKNOWN_START, UsagePeriod, usage_key
@@ -185,8 +185,12 @@ def _known_start(text: str) -> str:
 
 
 def load_host_periods(connection: Connection) -> StoredHosts:
-    """The cgroups that continue, and the next number."""
-    rows = connection.execute("SELECT * FROM host_periods WHERE NOT over")
+    """The cgroups that continue or can be read again, and the next number."""
+    rows = connection.execute(
+        "SELECT * FROM host_periods WHERE NOT over OR number IN "
+        "(SELECT number FROM host_periods WHERE over ORDER BY ends DESC LIMIT ?) ORDER BY ends, number",
+        (MOST_ENDED,),
+    )
     return StoredHosts(tuple(host_periods_from_rows(rows)), next_number(connection, "host_periods"))
 
 

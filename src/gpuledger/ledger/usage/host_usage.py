@@ -12,8 +12,8 @@ from gpuledger.model.workload import PENDING_NAMES, Workload, merge_owner
 
 # The cgroup of an owner is over if it was not read for this many seconds.
 _ABSENCE: Final = 60.0
-# Periods that are kept after their end, in case that their cgroups are read again.
-_KEPT: Final = 200
+# Ended periods that are kept, also over a restart: their cgroups can be read again.
+MOST_ENDED: Final = 200
 
 
 @dataclass(slots=True)
@@ -75,6 +75,13 @@ def _of_node(owner: Workload) -> Workload:
     return replace(owner, container="", container_id="") if owner.kind == "pod" and owner.pod_uid else owner
 
 
+def _key_by_name(owner: Workload) -> OwnerKey:
+    """The key of an owner that the ledger returns: of a container, it keeps only the name."""
+    return owner_key(
+        replace(owner, container_id="") if owner.kind == "container" and owner.container else owner
+    )
+
+
 class HostRecorder:
     """The cgroups of present owners. Used only by the tick thread."""
 
@@ -88,13 +95,13 @@ class HostRecorder:
         self._ended: dict[OwnerKey, HostPeriod] = {}
 
     def resume(self, stored: Iterable[HostPeriod], next_number: int, seen_at: float) -> None:
-        """Continue those that an earlier run left; number new ones from `next_number`.
+        """Continue those that an earlier run left, the newest last; number new ones from `next_number`.
 
         `seen_at` is the end of that run on the source's clock.
         """
-        self._open = {owner_key(period.owner): period for period in stored}
-        for period in self._open.values():
+        for period in stored:
             period.seen_at = seen_at
+            (self._ended if period.over else self._open)[owner_key(period.owner)] = period
         self._next = next_number
 
     def post(self, snapshot: Snapshot) -> None:
@@ -110,7 +117,7 @@ class HostRecorder:
             self._changed.append(period)
             self._ended.pop(key, None)
             self._ended[key] = period
-        for key in list(self._ended)[:-_KEPT]:
+        for key in list(self._ended)[:-MOST_ENDED]:
             del self._ended[key]
         self._numbered = {sluid: key for sluid, key in self._numbered.items() if key in self._open}
 
@@ -127,7 +134,7 @@ class HostRecorder:
             self._numbered[sluid] = key
         if period is None and owner.kind != "slurm":
             # A Slurm job is read as long as it has its GPUs; later it has another cgroup.
-            period = self._reopened(key, usage)
+            period = self._reopened(key, owner, usage)
         if period is None:
             unnamed = self._unnamed(owner, sluid)
             period = (
@@ -140,9 +147,12 @@ class HostRecorder:
         period.owner = merge_owner(period.owner, owner)
         return period
 
-    def _reopened(self, key: OwnerKey, usage: CgroupUsage) -> HostPeriod | None:
+    def _reopened(self, key: OwnerKey, owner: Workload, usage: CgroupUsage) -> HostPeriod | None:
         """The period of an owner that was absent, if its counter went on meanwhile: it is the same cgroup."""
-        ended = self._ended.pop(key, None)
+        by_name = _key_by_name(owner)
+        if by_name in self._open:
+            return None
+        ended = self._ended.pop(key if key in self._ended else by_name, None)
         if ended is None or ended.cpu is None or usage.cpu is None or usage.cpu < ended.cpu:
             return None
         ended.over = False
@@ -150,7 +160,9 @@ class HostRecorder:
         return ended
 
     def _unnamed(self, owner: Workload, sluid: str) -> OwnerKey | None:
-        """The key under which an owner waited for its name, or a Slurm job for its number."""
+        """The key under which an owner waited for its name or id, or a Slurm job for its number."""
+        if (by_name := _key_by_name(owner)) in self._open:
+            return by_name
         if sluid and ("job", sluid) in self._open:
             return ("job", sluid)
         for key, period in self._open.items():

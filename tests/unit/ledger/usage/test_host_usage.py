@@ -29,13 +29,19 @@ def test_the_last_value_of_the_counter_and_the_largest_memory_are_kept(tmp_path:
     assert found.ends - found.begins == 40
 
 
+UNIT = Workload("unit", unit="whisper.service", found_by="cgroup")
+POD = Workload("pod", pod_uid="uid-1", namespace="ml", pod="train-0", found_by="cgroup")
+CONTAINER = Workload("container", container_id="c1", container="web", found_by="cgroup")
+
+
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_restart_continues_the_counter(tmp_path: Path, kill: bool) -> None:
+@pytest.mark.parametrize("owner", [ANN, UNIT, POD, CONTAINER])
+def test_a_restart_continues_the_counter(tmp_path: Path, owner: Workload, kill: bool) -> None:
     node = usage_node(tmp_path)
-    see(node, CgroupUsage(ANN, 20 * SECOND, 5 * GIB))
+    see(node, CgroupUsage(owner, 20 * SECOND, 5 * GIB))
     later = node.again(tmp_path, kill=kill)
-    see(later, CgroupUsage(ANN, 50 * SECOND, 2 * GIB))
-    (found,) = host_usage_of(later.file)
+    see(later, CgroupUsage(owner, 50 * SECOND, 2 * GIB))
+    (found,) = host_usage_of(later.file, "owner")
     assert (found.cpu, found.memory_peak) == (50 * SECOND, 5 * GIB)
 
 
@@ -54,15 +60,14 @@ def test_the_cgroup_of_a_requeued_job_is_added_to_the_one_before(tmp_path: Path)
     assert (found.cpu, rows(node.file, "SELECT over FROM host_periods")) == (28 * SECOND, [(1,), (0,)])
 
 
-UNIT = Workload("unit", unit="whisper.service", found_by="cgroup")
-POD = Workload("pod", pod_uid="uid-1", namespace="ml", pod="train-0", found_by="cgroup")
-CONTAINER = Workload("container", container_id="c1", container="web", found_by="cgroup")
-
-
+@pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("owner", [UNIT, POD, CONTAINER])
-def test_a_cgroup_that_is_read_again_after_a_long_time_counts_once(tmp_path: Path, owner: Workload) -> None:
+def test_a_cgroup_that_is_read_again_after_a_long_time_counts_once(
+    tmp_path: Path, owner: Workload, restarts: bool
+) -> None:
     node = usage_node(tmp_path)
     for hour in range(3):
+        node = node.again(tmp_path) if restarts else node
         see(node, CgroupUsage(owner, (600 + hour * 60) * SECOND, GIB))
         see(node, CgroupUsage(owner, (601 + hour * 60) * SECOND, (3 - hour) * GIB))
         see(node, seconds=3600.0)

@@ -28,8 +28,8 @@ def record(ticks: Sequence[tuple[bool, bool, bool]]) -> tuple[list[HostPeriod], 
         unix += 10
         if restarts:
             recorder = HostRecorder()
-            kept = [replace(period) for period in stored.values() if not period.over]
-            recorder.resume(kept, max(stored, default=0) + 1, unix - 10)
+            kept = sorted(stored.values(), key=lambda period: (period.ends, period.number))
+            recorder.resume(map(replace, kept), max(stored, default=0) + 1, unix - 10)
         counters[second] += 1000 if second else 5_000_000
         sluid = SLUIDS[second]
         owner = NUMBERED if is_numbered else replace(NUMBERED, job=sluid)

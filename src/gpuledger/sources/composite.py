@@ -28,8 +28,8 @@ class CompositeSource:
     An index does not change while the program runs: the second source's begin after the highest index that
     the first one has had, or the number of its GPUs on the PCI bus (`count_first`) if that is higher. If one
     source is unavailable, the Snapshot has the GPUs of the other, a Failure, and `devices_failed`; only if
-    both are does `read` raise. Each is read again at each tick. `devices` selects GPUs of both by index, UUID
-    or PCI bus id; empty selects all. The sources read all of their GPUs.
+    both are, or the other has no GPU, does `read` raise. Each is read again at each tick. `devices` selects
+    GPUs of both by index, UUID or PCI bus id; empty selects all. The sources read all of their GPUs.
     """
 
     has_local_pids = True
@@ -71,8 +71,9 @@ class CompositeSource:
                 found.append(source.read(wanted))
             except SourceUnavailable as error:
                 errors.append((source, error))
-        self._log_errors(errors)
-        if not found:
+        has_gpus = any(snapshot.readings for snapshot in found)
+        self._log_errors(errors, has_gpus=has_gpus)
+        if errors and not has_gpus:
             raise errors[0][1]
         failures = tuple(
             Failure("devices", error.reason, None, f"{source.info.name}: {error}") for source, error in errors
@@ -107,9 +108,9 @@ class CompositeSource:
         self._next_index = max(self._next_index, self._count_first(), *used, 0)
         return self._next_index
 
-    def _log_errors(self, errors: Sequence[tuple[Source, SourceUnavailable]]) -> None:
+    def _log_errors(self, errors: Sequence[tuple[Source, SourceUnavailable]], *, has_gpus: bool) -> None:
         now = {source.info.name: str(error) for source, error in errors}
-        if len(errors) < len(self.sources):
+        if has_gpus:
             for name, text in now.items():
                 if self._logged.get(name) != text:
                     log.warning("%s cannot be read; GPUs of other makers are: %s", name, text)

@@ -170,3 +170,15 @@ def test_a_name_of_no_gpu_is_said_once_for_both(
 def test_closing_closes_both(nvidia: ScriptedSource, amd: ScriptedSource) -> None:
     CompositeSource(nvidia, amd).close()
     assert (nvidia.closed, amd.closed) == (1, 1)
+
+
+def test_a_source_with_nothing_to_read_neither_fails_nor_hides_that_the_other_one_did(
+    nvidia: ScriptedSource, amd: ScriptedSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    amd.gpus = ()
+    source = CompositeSource(nvidia, amd)
+    assert not source.read(WANTED).devices_failed
+    nvidia.error = SourceUnavailable("no driver", "driver_not_loaded")
+    with pytest.raises(SourceUnavailable, match="no driver"):
+        source.read(WANTED)
+    assert not caplog.records

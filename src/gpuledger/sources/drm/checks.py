@@ -56,7 +56,10 @@ def find_drm_problems(source: DrmSource) -> Iterator[Finding]:
         return
     gpus = [reading for reading in snapshot.readings if isinstance(reading.device, Gpu)]
     names = ", ".join(f"{gpu.device.gpu.index}: {gpu.device.gpu.name}" for gpu in gpus)
-    yield works(*_LISTED, f"{len(gpus)} read ({names})")
+    if gpus or source.selection.omission:
+        yield works(*_LISTED, f"{len(gpus)} read ({names})")
+    else:
+        yield works(*_LISTED, "only integrated ones, which are left out beside GPUs of NVIDIA")
     if source.selection.omission:
         yield warning(*_LISTED, source.selection.omission, REMEDY)
     yield from _check_identities(gpus)

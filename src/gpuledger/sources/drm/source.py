@@ -101,12 +101,15 @@ class DrmSource:
         return [card for card in found if self.selection.takes(card.gpu)]
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
-        """Read one tick. Raises SourceUnavailable without a GPU of a driver that this source knows."""
+        """Read one tick. Raises SourceUnavailable without a GPU of a driver that this source knows.
+
+        If all of them are integrated and left out, there is nothing to read, which is no error.
+        """
         unix, elapsed = self._clock.unix(), self._clock.elapsed()
         findings = SourceFindings(logged=self._logged)
         times = [self._timer()]
         cards = self.cards()
-        if not cards and not self.selection.omission:
+        if not cards and not self._cards.cards():
             raise SourceUnavailable(
                 f"no GPU of the drivers amdgpu, i915 or xe in {self._sysfs}/class/drm: see the driver of "
                 "each GPU with `lspci -k | grep -A3 -E 'VGA|3D|Display'`; load one of these (`modprobe "

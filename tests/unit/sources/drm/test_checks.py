@@ -120,3 +120,10 @@ def test_a_file_that_cannot_be_read_is_named_with_what_it_needs(
         True,
         True,
     )
+
+
+def test_only_integrated_gpus_beside_those_of_nvidia_are_no_failure(tmp_path: Path) -> None:
+    node = DrmNode(tmp_path, skip_integrated=True)
+    node.machine.add_card(0, "0000:00:02.0", "8086:a780", "i915")
+    ((verdict, why),) = of(findings_of(node), "drm.gpus")
+    assert (verdict, "only integrated ones" in why) == (Verdict.WORKS, True)

@@ -434,3 +434,11 @@ def test_cards_that_changed_names_between_two_ticks_keep_their_identity(node: Dr
     for old, new in (("card0", "third"), ("card1", "card0"), ("third", "card1")):
         (drm / old).rename(drm / new)
     assert {one.device.uuid: one.get(q.POWER) for one in node.read().readings} == before
+
+
+def test_integrated_gpus_that_are_left_out_are_no_missing_driver(tmp_path: Path) -> None:
+    node = DrmNode(tmp_path, skip_integrated=True)
+    node.machine.add_card(1, "0000:0c:00.0", "1002:164e", gpu_metrics=metrics_table((2, 2)))
+    node.machine.add_card(2, "0000:00:02.0", "8086:a780", "i915")
+    snapshot = node.read()
+    assert (snapshot.readings, snapshot.failures, snapshot.devices_failed) == ((), (), False)

@@ -23,7 +23,7 @@ from gpuledger.http.client_messages import (
     json_error,
 )
 from gpuledger.http.hosts import base_of_redirect, host_field, parse_http_url
-from gpuledger.http.openssl import certificate_remedy, ssl_reason
+from gpuledger.http.openssl import NOT_TLS, certificate_remedy, ssl_reason
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import join_host_port, to_short_line
 
@@ -139,7 +139,7 @@ class NodeApiClient:
             return f"the certificate of {self.url} is not trusted ({why}): {remedy}"
         if isinstance(error, ssl.SSLError):
             reason = ssl_reason(error, str(error))
-            if "wrong version number" in reason or "record layer" in reason:
+            if reason in NOT_TLS:
                 return f"{self.url} does not speak TLS: try http:// in {self.flag}"
             return f"TLS handshake with {self.url} failed ({to_short_line(reason)})" + (
                 "" if "certificate" not in reason else ": give a client certificate with --cert-file"

@@ -29,7 +29,7 @@ from urllib.request import (
 
 from gpuledger.http.client_messages import basic_authorization
 from gpuledger.http.hosts import base_of_redirect, parse_http_url
-from gpuledger.http.openssl import certificate_remedy
+from gpuledger.http.openssl import NOT_TLS, certificate_remedy, ssl_reason
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.text import to_short_line
 
@@ -46,8 +46,8 @@ _CORRECT_URL = "correct the URL of --prometheus"
 _CHECK_LOAD = "check its load, or query a shorter range"
 _CHECK_LOG = "check its log, and that of a proxy in between"
 _REPEAT = "repeat it when its stores are back: amounts would be too low"
-# HTTP statuses of servers that have no answer now.
-_TOO_MANY, _SERVER_ERROR = 429, 500
+# HTTP statuses of a request that is not understood, and of servers that have no answer now.
+_BAD, _TOO_MANY, _SERVER_ERROR = 400, 429, 500
 # Warnings about the query, and of Thanos about a time for which it has no store. All others say that an
 # answer lacks data: Thanos and remote read send them in place of an error.
 _HARMLESS = ("PromQL ", "No StoreAPIs matched")
@@ -198,6 +198,11 @@ class PrometheusClient:
             why = to_short_line(reason.verify_message or reason)
             remedy = certificate_remedy(reason, "set SSL_CERT_FILE to the certificate of its CA")
             return self._failed(f"has a certificate that is not trusted ({why})", remedy)
+        if isinstance(reason, ssl.SSLError):
+            why = ssl_reason(reason, str(reason))
+            if why in NOT_TLS:
+                return self._failed("does not speak TLS", "try http:// in --prometheus")
+            return self._failed(f"refuses the TLS handshake ({to_short_line(why)})", _CHECK_LOG)
         why = to_short_line(getattr(reason, "strerror", None) or reason)
         scheme = self.url.partition(":")[0]
         if scheme in getproxies() and not proxy_bypass(self.host):
@@ -266,9 +271,11 @@ class PrometheusClient:
             if status == _TOO_MANY or status >= _SERVER_ERROR:
                 # Of Prometheus while it starts, or of a proxy before it.
                 raise self._failed(f"answers {status}", f"try again later, and {_CHECK_LOG}") from None
+            # A server with TLS answers a request without it by 400.
+            plain = status == _BAD and self.url.startswith("http:")
             raise GpuledgerError(
                 f"{self.url} is not a Prometheus: its answer ({status}) to /api/v1/query is malformed; "
-                f"{_CORRECT_URL}"
+                + ("try https:// in --prometheus" if plain else _CORRECT_URL)
             ) from None
         # The only part of a query that a user writes.
         remedy = "check --prometheus.match and --tokens.match" if "parse error" in reason else _CHECK_LOG

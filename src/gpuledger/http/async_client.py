@@ -10,14 +10,11 @@ import os
 import socket
 import ssl
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Final, cast
+from typing import cast
 
 from gpuledger.http.client_messages import ConnectionClosed, HttpRequestFailed, HttpResponse, ResponseParser
 from gpuledger.http.hosts import connection_attempt_delay
-from gpuledger.http.openssl import ssl_reason
-
-# OpenSSL's reasons for bytes that are not TLS.
-_NOT_TLS: Final = frozenset({"wrong version number", "record layer failure", "packet length too long"})
+from gpuledger.http.openssl import NOT_TLS, ssl_reason
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +113,7 @@ def _tls_failure(error: ssl.SSLError) -> HttpRequestFailed:
     if isinstance(error, ssl.SSLCertVerificationError):
         return HttpRequestFailed(f"cannot verify the server's certificate: {error.verify_message}", "tls")
     reason = ssl_reason(error, str(error))
-    if reason in _NOT_TLS:
+    if reason in NOT_TLS:
         reason = f"the server does not speak TLS ({reason}); does it use http?"
     return HttpRequestFailed(f"TLS with the server failed: {reason}", "tls")
 

@@ -7,6 +7,8 @@ import ssl
 from typing import Final
 
 VERSIONS: Final = {12: ssl.TLSVersion.TLSv1_2, 13: ssl.TLSVersion.TLSv1_3}
+# OpenSSL's reasons, by `ssl_reason`, for bytes of a server that are not TLS.
+NOT_TLS: Final = frozenset({"wrong version number", "record layer failure", "packet length too long"})
 
 
 def client_context(*, verify: bool) -> ssl.SSLContext:

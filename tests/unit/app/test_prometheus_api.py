@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -351,6 +352,16 @@ def test_the_certificate_of_a_prometheus_has_a_remedy(tmp_path: Path) -> None:
         client = PrometheusClient(f"https://localhost:{server.port}")
         with pytest.raises(GpuledgerError, match=r"that is not trusted \(.*\); set SSL_CERT_FILE to"):
             client.query_vector("up", 1.0)
+
+
+def test_the_wrong_scheme_of_a_url_is_named_with_the_right_one() -> None:
+    with serving(b"Client sent an HTTP request to an HTTPS server.\n", 400) as real:
+        for url, words in (
+            (real.url, "its answer (400) to /api/v1/query is malformed; try https:// in --prometheus"),
+            (real.url.replace("http:", "https:"), "does not speak TLS; try http:// in --prometheus"),
+        ):
+            with pytest.raises(GpuledgerError, match=re.escape(words)):
+                PrometheusClient(url).query_vector("up", 0)
 
 
 def test_a_proxy_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

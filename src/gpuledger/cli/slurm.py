@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -91,8 +92,11 @@ def _outcome_line(outcome: JobOutcome, *, is_dry: bool) -> str:
 
 def _show_receipt(words: Sequence[str], settings: SlurmReceiptSettings, values: Mapping[str, Any]) -> int:
     (name,) = words
-    if not name.replace("_", "", 1).isdecimal():
-        raise UsageError(f"'{to_short_line(name)}' is no job id: expected a number, or ARRAY_TASK")
+    if not re.fullmatch(r"\d+(?:[_+]\d+)?", name, re.ASCII):
+        raise UsageError(
+            f"'{to_short_line(name)}' is no job id: expected a number, ARRAY_TASK, or JOB+OFFSET of a "
+            "heterogeneous job"
+        )
     job = _find_job(SlurmCommands(settings.timeout).read_jobs([name]), name)
     parts = _receipts(settings).read(job)
     if not parts:
@@ -105,10 +109,11 @@ def _show_receipt(words: Sequence[str], settings: SlurmReceiptSettings, values: 
 
 
 def _find_job(rows: Sequence[JobRow], name: str) -> JobRow:
-    """The job with this id. The number of an array is also that of its last task, so it names none."""
-    tasks = [job.name for job in rows if job.name.startswith(f"{name}_")]
-    if tasks:
-        raise GpuledgerError(f"{name} is an array: name one of its tasks ({list_some(tasks, 8)})")
+    """The job with this id. The number of an array, or of a heterogeneous job, is also that of one part."""
+    for sign, what in (("_", "an array: name one of its tasks"), ("+", "heterogeneous: name a component")):
+        parts = [job.name for job in rows if job.name.startswith(f"{name}{sign}")]
+        if parts:
+            raise GpuledgerError(f"{name} is {what} ({list_some(parts, 8)})")
     found = [job for job in rows if name in (job.name, job.number)]
     if not found:
         raise GpuledgerError(f"Slurm's accounting has no job {name} that has begun (sacct -j {name})")

@@ -91,6 +91,7 @@ REFUSED = {
     "another subcommand": (["updat"], "did you mean 'update'?"),
     "a receipt of nothing": (["receipt"], "needs one job id"),
     "a name": (["receipt", "train"], "'train' is no job id"),
+    "a step": (["receipt", "12.0"], "'12.0' is no job id"),
 }
 
 
@@ -100,11 +101,16 @@ def test_wrong_usage(slurm: Path, capsys: pytest.CaptureFixture[str], words: lis
     assert message in capsys.readouterr().err
 
 
-def test_an_array_needs_a_task(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_row(slurm, name="11_3")
+@pytest.mark.parametrize(
+    ("part", "message"), [("11_3", "name one of its tasks (11_3)"), ("11+1", "name a component (11+1)")]
+)
+def test_a_job_with_parts_needs_one_of_them(
+    slurm: Path, capsys: pytest.CaptureFixture[str], part: str, message: str
+) -> None:
+    write_row(slurm, name=part)
     assert run(slurm, "receipt", "11") == 1
-    assert "name one of its tasks (11_3)" in capsys.readouterr().err
-    assert run(slurm, "receipt", "11_3") == 0
+    assert message in capsys.readouterr().err
+    assert run(slurm, "receipt", part) == 0
 
 
 def test_a_job_that_slurm_does_not_know(slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,8 @@
 `sacctmgr` before Slurm 23.02 turns the value of AdminComment into lower case, which destroys a summary;
 there, only `scontrol update job` can write it, and it is refused as soon as the job ends. The id of a job is
 written as ARRAY_TASK if it is a task of an array: the last task has the id of the array, so the plain number
-would change the comments of all tasks.
+would change the comments of all tasks. A component of a heterogeneous job is written as JOB+OFFSET: the first
+one has the id of the job, which slurmdbd takes for all components.
 """
 
 from __future__ import annotations
@@ -27,9 +28,14 @@ _GPUS: Final = re.compile(r"(?:^|,)gres/gpu=(\d{1,6})(?:,|$)", re.ASCII)
 _MEMORY: Final = re.compile(r"(?:^|,)mem=(\d{1,12}(?:\.\d+)?)([KMGTP]?)", re.ASCII)
 _UNITS: Final = {"": 20, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
 _JOB: Final = re.compile(r"\d{1,12}", re.ASCII)
-_ARRAY_TASK: Final = re.compile(r"\d{1,12}_\d{1,12}", re.ASCII)
+_PART: Final = re.compile(r"\d{1,12}[_+]\d{1,12}", re.ASCII)
 _VERSION: Final = re.compile(r"(\d+)\.(\d+)")
-_ACTIVE_JOB: Final = re.compile(r"JobId=(\d+)(?: ArrayJobId=(\d+) ArrayTaskId=(\d+))? ", re.ASCII)
+# Slurm before 20.02 calls heterogeneous jobs packs.
+_ACTIVE_JOB: Final = re.compile(
+    r"JobId=(\d+)(?: ArrayJobId=(\d+) ArrayTaskId=(\d+)"
+    r"| (?:Het|Pack)JobId=(\d+) (?:Het|Pack)JobOffset=(\d+))? ",
+    re.ASCII,
+)
 _ACTIVE_STATE: Final = re.compile(r"^ +JobState=(\w+)", re.MULTILINE | re.ASCII)
 _ACTIVE_COMMENT: Final = re.compile(r"^ +AdminComment=(.*)$", re.MULTILINE)
 _UNCLEAR: Final = "(unclear)"
@@ -100,7 +106,7 @@ def _job_row(words: Sequence[str]) -> JobRow | None:
     gpus, memory = _GPUS.search(tres), _MEMORY.search(tres)
     return JobRow(
         number=number,
-        name=name if _ARRAY_TASK.fullmatch(name) else number,
+        name=name if _PART.fullmatch(name) else number,
         # `CANCELLED by 1000`
         state=state.partition(" ")[0],
         start=float(start),
@@ -130,8 +136,8 @@ def _active_jobs(blocks: Iterable[str]) -> Iterator[ActiveJob]:
         first, states = _ACTIVE_JOB.match(block), _ACTIVE_STATE.findall(block)
         comments = _ACTIVE_COMMENT.findall(block)
         if first and states:
-            number, array, task = first.groups()
-            name = f"{array}_{task}" if array else number
+            number, array, task, leader, offset = first.groups()
+            name = f"{array}_{task}" if array else f"{leader}+{offset}" if leader else number
             is_clear = len(states) == 1 and len(comments) <= 1
             # scontrol prints a space after the comment.
             comment = "".join(comments).strip() if is_clear else _UNCLEAR

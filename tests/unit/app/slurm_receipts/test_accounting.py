@@ -45,13 +45,14 @@ def test_a_job_that_runs_has_no_end() -> None:
     assert found.is_running
 
 
-def test_a_task_of_an_array_is_named_by_array_and_task() -> None:
-    """The last task has the number of the array: by the number, all tasks would be changed."""
-    found = parse_job_rows(row("12", "11_1") + row("11", "11_2"))
-    assert [(job.number, job.name) for job in found] == [("12", "11_1"), ("11", "11_2")]
+@pytest.mark.parametrize("sign", ["_", "+"])
+def test_a_part_of_a_job_is_named_by_job_and_part(sign: str) -> None:
+    """One part has the number of the whole: by that number, Slurm changes all tasks or components."""
+    found = parse_job_rows(row("12", f"11{sign}1") + row("11", f"11{sign}2"))
+    assert [(job.number, job.name) for job in found] == [("12", f"11{sign}1"), ("11", f"11{sign}2")]
 
 
-@pytest.mark.parametrize("name", ["13+0", "13", "7_[1-4%2]"])
+@pytest.mark.parametrize("name", ["13", "7_[1-4%2]"])
 def test_other_jobs_are_named_by_their_number(name: str) -> None:
     assert only(row("13", name)).name == "13"
 
@@ -124,6 +125,13 @@ JobId=13 JobName=other
    Comment=AdminComment=no
 
 """
+
+
+@pytest.mark.parametrize("kind", ["Het", "Pack"])
+def test_active_components_are_named_as_in_the_accounting(kind: str) -> None:
+    text = ACTIVE.replace("JobId=13 ", f"JobId=13 {kind}JobId=12 {kind}JobOffset=1 ")
+    names = [job.name for job in parse_active_jobs(text)]
+    assert names == ["11_1", "12+1"]
 
 
 def test_active_jobs_and_their_comments() -> None:

@@ -7,6 +7,7 @@ without it is named by its PCI address and ids, and digits of its machine: slots
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -140,6 +141,12 @@ class CardReader:
             card = _read_card(self._drm.folder(name), nodes, self._machine)
             if card is not None:
                 found[card.address] = card
+        uuids = Counter(card.gpu.uuid for card in found.values())
+        for address, card in found.items():
+            if uuids[card.gpu.uuid] > 1:
+                # Functions of one physical GPU in a virtual machine can have the same unique id.
+                uuid = _local_identity(address, card.ids, self._machine)
+                found[address] = replace(card, gpu=replace(card.gpu, uuid=uuid))
         platform = _platform_nodes(self._platform)
         titles = self._find_names({card.ids for card in found.values()}) if found else {}
         cards = []

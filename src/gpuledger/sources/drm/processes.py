@@ -20,8 +20,10 @@ from gpuledger.sources.drm.cards import AMDGPU, INTEL_DRIVERS, DrmCard
 from gpuledger.sources.drm.kfd import KfdReader, KfdUse
 from gpuledger.sources.drm.rocm_shares import EQUAL, split_compute_part
 from gpuledger.sources.drm.usage import EngineUse, UsageTracker
+from gpuledger.sources.findings import SourceFindings
 
 _REPORTING = INTEL_DRIVERS | {AMDGPU}
+_MOST_BYTES = 1 << 50
 _C, _G = ProcessType.COMPUTE, ProcessType.GRAPHICS
 
 
@@ -76,6 +78,7 @@ class ProcessReader:
         host: Host,
         unix: float,
         elapsed: float,
+        findings: SourceFindings,
     ) -> Mapping[Device, DeviceProcesses]:
         """Return the processes of each Gpu, and of each partition."""
         devices = device_nodes(cards)
@@ -89,6 +92,7 @@ class ProcessReader:
         }
         found = self._usage.read(elapsed, lambda node: node in asleep, by_address.keys(), unreported)
         self.hidden, self.total = found.hidden, found.processes
+        findings.reject("engine time of a process", "a leap", count=found.leaps)
         uses = _empty_uses(cards)
         for (address, name), by_pid in found.by_place.items():
             device = _device_of(by_address[address], name)
@@ -114,6 +118,7 @@ class ProcessReader:
             for device in devices_of_card:
                 # How busy a partition is, is not known from files of the card.
                 of_device = busy if isinstance(device, Gpu) and not card.partitions else None
+                _reject_memory(uses[device], device, findings)
                 results[device] = _build(
                     device, uses[device], facts, of_device, at, sees_all=sees_all, ended=device in ended
                 )
@@ -189,6 +194,14 @@ def _join(uses: dict[int, EngineUse], pid: int, use: EngineUse) -> None:
     known.computes, known.draws = known.computes or use.computes, known.draws or use.draws
     known.known, known.reported = known.known and use.known, known.reported and use.reported
     known.has_named_codecs = known.has_named_codecs or use.has_named_codecs
+
+
+def _reject_memory(uses: _Uses, device: Device, findings: SourceFindings) -> None:
+    """Leave out memory that no GPU has: counts of a kernel that fall below 0 are near 2^64."""
+    for use in uses.drm.values():
+        if use.memory is not None and use.memory > _MOST_BYTES:
+            findings.reject("memory of a process in bytes", use.memory, device)
+            use.memory = None
 
 
 def _build(

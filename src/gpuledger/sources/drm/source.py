@@ -123,7 +123,7 @@ class DrmSource:
         values = {card.address: self._read_card(card, wanted, elapsed, findings) for card in with_dies}
         self._split_dies(with_dies, values, wanted)
         times.append(self._timer())
-        processes = self._processes.read(cards, values, self._host, unix, elapsed)
+        processes = self._processes.read(cards, values, self._host, unix, elapsed, findings)
         times.append(self._timer())
         if self._epoch is None:
             self._epoch = self._host.epoch()

@@ -21,6 +21,8 @@ _ENCODERS: Final = frozenset({"enc", "enc_1"})
 _DECODERS: Final = frozenset({"dec"})
 _JPEG: Final = frozenset({"jpeg"})
 _NANO: Final = 1e9
+# Engines of one class that a client can keep busy, or wait for: a counter that gains more has leapt.
+_MOST_ENGINES: Final = 1000
 
 ClientKey = tuple[str, int]
 
@@ -89,14 +91,19 @@ class EngineUse:
 
 @dataclass(slots=True)
 class _TrackedClient:
-    """One client over time. `engines` are the highest values seen: a driver's may fall for a moment."""
+    """One client over time, last read at `at`.
+
+    `engines` are the highest values seen, the last time at `followed_at`: a driver's may fall for a moment.
+    """
 
     owner: OpenFile
     last: DrmClient
     at: float
+    followed_at: float
     engines: dict[str, int] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)
     known: bool = False
+    leapt: bool = False
 
     @property
     def busy_classes(self) -> frozenset[str]:
@@ -106,11 +113,19 @@ class _TrackedClient:
 
     def advance(self, now: DrmClient, at: float) -> None:
         """Compute the shares since the last reading."""
-        seconds = at - self.at
-        self.shares, self.known = {}, now.reports_use
+        self.shares, self.known, self.leapt = {}, now.reports_use, False
+        most = _MOST_ENGINES * max(at - self.at, 1.0) * _NANO
         for name, amount in now.engines.items():
-            gained = max(0, amount - self.engines.get(name, 0))
-            self.engines[name] = max(amount, self.engines.get(name, 0))
+            highest, seconds = self.engines.get(name, 0), at - self.followed_at
+            gained = max(0, amount - highest)
+            if abs(amount - highest) > most:
+                # It is believed if the next reading goes on from there.
+                gained = amount - self.last.engines.get(name, 0)
+                if not 0 <= gained <= most:
+                    self.known, self.leapt = False, True
+                    continue
+                highest, seconds = 0, at - self.at
+            self.engines[name] = max(amount, highest)
             if seconds > 0:
                 self.shares[name] = gained / _NANO / seconds / (now.capacity.get(name) or 1)
         for name, amount in now.cycles.items():
@@ -118,6 +133,8 @@ class _TrackedClient:
                 name, amount - self.last.cycles.get(name, 0), self.last.total_cycles.get(name, 0), now
             )
         self.last, self.at = now, at
+        if self.known:
+            self.followed_at = at
 
     def begin(self, since: float | None, totals: Mapping[tuple[str, str], int]) -> None:
         """Count a client that began after the last tick at `since`, at most for the time since.
@@ -139,7 +156,7 @@ class _TrackedClient:
         total = now.total_cycles.get(name, 0) - (total_before or 0)
         if gained == 0 and total >= 0:
             self.shares[name] = 0.0
-        elif total_before is not None and total > 0 and gained > 0:
+        elif total_before is not None and 0 < gained <= total * _MOST_ENGINES:
             self.shares[name] = gained / total / (now.capacity.get(name) or 1)
         else:
             # The total restarts with the driver, a reset and a resume: the sample is lost.
@@ -153,7 +170,7 @@ class ClientUses:
     The name is that in the process's container, where a file can have another name than on the machine; it
     only says which partition it is. `hidden` is how many processes could not be looked at. `rocm` are pids
     that have KFD open. `ended` are the places of clients that ended since the last tick: their last use is
-    not known.
+    not known. `leaps` is how many clients have engine time that cannot be true.
     """
 
     by_place: Mapping[tuple[str, str], Mapping[int, EngineUse]]
@@ -161,6 +178,7 @@ class ClientUses:
     processes: int = 0
     rocm: frozenset[int] = frozenset()
     ended: frozenset[tuple[str, str]] = frozenset()
+    leaps: int = 0
 
 
 class UsageTracker:
@@ -204,7 +222,8 @@ class UsageTracker:
         for (address, _), tracked in self._clients.items():
             uses = by_place.setdefault((address, tracked.owner.node), {})
             uses.setdefault(tracked.owner.pid, EngineUse()).add(tracked)
-        return ClientUses(by_place, found.hidden, found.processes, found.rocm, ended)
+        leaps = sum(tracked.leapt for tracked in self._clients.values())
+        return ClientUses(by_place, found.hidden, found.processes, found.rocm, ended, leaps)
 
     def _read_client(self, file: OpenFile) -> DrmClient | None:
         raw = self._files.text(file)
@@ -227,7 +246,7 @@ class UsageTracker:
             if tracked is None or tracked.owner.pid not in files:
                 owner, client = files[min(files)]
                 if tracked is None:
-                    tracked = _TrackedClient(owner, client, now)
+                    tracked = _TrackedClient(owner, client, now, now)
                     # One that was already open while its GPU slept is not new.
                     was_open = (key[0], -owner.pid) in before
                     tracked.begin(None if was_open else self._read_at, totals)

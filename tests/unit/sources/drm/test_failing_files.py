@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from drm_machine import amd_client, xe_client
 from gpuledger.host.files import read_whole
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
-from unit.sources.drm.support import AMD, MI210, XE, DrmNode, only
+from unit.sources.drm.support import AMD, MI210, MIB, SECOND, XE, DrmNode, only, process_of
 
 INTEL_SENSORS = {
     "energy1_label": "card",
@@ -99,3 +100,53 @@ def test_a_negative_or_absurd_value_is_left_out_with_what_follows_from_it_and_co
     snapshot = node.read()
     assert not {quantity, q.MEMORY_FREE} & snapshot.readings[0].values.keys()
     assert snapshot.invalid == 1
+
+
+def test_gpus_with_the_same_unique_id_are_two_gpus(node: FlakyNode) -> None:
+    node.machine.add_card(0, AMD, "1002:74b5", **MI210)
+    node.machine.add_card(1, XE, "1002:74b5", **MI210)
+    node.machine.add_card(2, "0000:05:00.0", "1002:740f", **(MI210 | {"unique_id": "b"}))
+    assert [one.device.uuid for one in node.read().readings] == [
+        f"PCI-{AMD}-1002:74b5",
+        f"PCI-{XE}-1002:74b5",
+        "GPU-000000000000000b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("amounts", "shares"),
+    [
+        # Seconds of engine time at each reading, one second apart.
+        ((5.0, 5.5, 9e9, 6.5, 7.0), [None, 0.5, None, 0.5, 0.5]),
+        ((5.0, 9e9, 9e9 + 0.5, 9e9 + 1.0), [None, None, 0.5, 0.5]),
+        ((9e9, 5.0, 5.5, 6.0), [None, None, 0.5, 0.5]),
+        ((5.0, 9e9, 7e9, 6.5, 7.0), [None, None, None, 0.5, 0.5]),
+        ((5.0, 8.0, 8.5), [None, 3.0, 0.5]),
+    ],
+)
+def test_engine_time_that_leaps_is_unknown_until_it_goes_on(
+    node: FlakyNode, amounts: tuple[float, ...], shares: list[float | None]
+) -> None:
+    """Else all of the energy is that process's, and later none."""
+    node.machine.add_card(0, AMD, "1002:740f", render=128, **MI210)
+    found, invalid = [], 0
+    for amount in amounts:
+        text = amd_client(AMD, 1, gfx=round(amount * SECOND))
+        node.machine.add_process(9, {3: ("renderD128", text)})
+        (reading,) = (snapshot := node.read()).readings
+        assert reading.samples is not None
+        invalid += snapshot.invalid
+        found.append(None if process_of(reading, 9).usage.sm is None else reading.samples[0].sm)
+    assert found == [None if share is None else pytest.approx(share) for share in shares]
+    assert invalid == shares.count(None) - 1
+
+
+def test_memory_below_zero_is_left_out_and_counted(node: FlakyNode) -> None:
+    node.machine.add_card(0, XE, "8086:e20b", "xe", render=129)
+    text = xe_client(XE, 1, total=1000, rcs=1).replace("vram0:\t0", f"vram0:\t{2**54 - 8}")
+    node.machine.add_process(9, {3: ("renderD129", text)})
+    node.machine.add_process(10, {3: ("renderD129", xe_client(XE, 2, total=1000, rcs=1, vram=MIB))})
+    snapshot = node.read()
+    (reading,) = snapshot.readings
+    assert [one.memory for one in reading.processes or ()] == [None, MIB]
+    assert (q.MEMORY_USED in reading.values, snapshot.invalid) == (False, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuledger.fleet.lists.node_list import InvalidEntries, NodeList
@@ -46,10 +46,14 @@ class Membership:
         found: dict[str, NodeAddress] = {}
         for state in self.states:
             for address in state.nodes:
-                known = found.get(address.url)
-                # A list that names the node says more than one that does not.
-                if known is None or (address.name and not known.name):
-                    found[address.url] = address
+                known = found.get(address.url, address)
+                # What the first list does not say can be said by another.
+                found[address.url] = replace(
+                    known,
+                    login=known.login or address.login,
+                    name=known.name or address.name,
+                    page=known.page or address.page,
+                )
         return found
 
     async def _read(self, read: NodeList, state: ListState) -> None:

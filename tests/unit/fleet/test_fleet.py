@@ -155,11 +155,22 @@ def test_a_surprise_in_one_list_does_not_cost_the_others() -> None:
     assert "ZeroDivisionError" in membership.states[0].error
 
 
-def test_an_address_of_two_lists_counts_once_with_the_name_that_one_of_them_has() -> None:
-    membership = Membership(
-        [ListedNodes(address("a")), ListedNodes(address("a", name="big"))], FakeClock(NOW)
-    )
-    assert [one.name for one in asyncio.run(membership.refresh()).values()] == ["big"]
+SAID = {"login": "fleet:secret", "name": "big", "page": "https://lab/big"}
+
+
+@pytest.mark.parametrize("split", range(1, 7))
+@pytest.mark.parametrize("swap", [False, True])
+def test_an_address_of_two_lists_counts_once_with_all_that_they_say(split: int, swap: bool) -> None:
+    parts = [{key: SAID[key] for at, key in enumerate(SAID) if (split >> at & 1) != rest} for rest in (0, 1)]
+    lists = [ListedNodes(address("a", **part)) for part in (parts[::-1] if swap else parts)]
+    found = asyncio.run(Membership(lists, FakeClock(NOW)).refresh())
+    assert list(found.values()) == [address("a", **SAID)]
+
+
+def test_of_two_lists_that_name_an_address_the_first_counts() -> None:
+    lists = [ListedNodes(address("a", name=name)) for name in ("one", "two")]
+    (found,) = asyncio.run(Membership(lists, FakeClock(NOW)).refresh()).values()
+    assert found.name == "one"
 
 
 def test_two_addresses_of_one_program_count_once() -> None:

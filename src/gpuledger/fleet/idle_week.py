@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from gpuledger.fleet.fleet_node import FleetNode
-from gpuledger.fleet.node_client import NodeRequestFailed
+from gpuledger.fleet.node_client import NOT_WATCHED, NodeRequestFailed
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.moments import parse_whole_period
@@ -186,23 +187,39 @@ class IdleWeek:
             await asyncio.sleep(_NEW_INTERVAL)
 
     async def _read_node(self, node: FleetNode, since: float, now: float, limit: asyncio.Semaphore) -> None:
-        key, amount = node.address.url, IdleAmount()
+        key = node.address.url
         async with limit:
             try:
                 # Only readers of everything get it. The report of another reader has no idle time at all.
                 await node.client.request(_FOR_ALL_READERS)
-                for begin, end in self._segments(since, now):
-                    ends = "now" if end >= now else f"{end:.0f}"
-                    query = urlencode({"by": "gpu", "since": f"{begin:.0f}", "until": ends, "limit": _LIMIT})
-                    answer = await node.client.request_json(f"/api/v1/energy?{query}", _TIMEOUT)
-                    amount = amount.plus(self._priced(answer, node, int(begin // QUARTER)))
+                self._amounts[key] = await self._read_amount(node, since, now)
             except NodeRequestFailed as error:
                 self._errors[key] = str(error)
             except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 self._errors[key] = f"its report cannot be read: {to_short_line(error)}"
             else:
-                self._amounts[key] = amount
                 self._errors.pop(key, None)
+
+    async def _read_amount(self, node: FleetNode, since: float, now: float) -> IdleAmount:
+        """The sum of the parts of the week in which the node read its GPUs. Raises NodeRequestFailed.
+
+        A node that is new this week, or was off, has no data in some parts.
+        """
+        amounts, unwatched = list[IdleAmount](), None
+        for begin, end in self._segments(since, now):
+            ends = "now" if end >= now else f"{end:.0f}"
+            query = urlencode({"by": "gpu", "since": f"{begin:.0f}", "until": ends, "limit": _LIMIT})
+            try:
+                answer = await node.client.request_json(f"/api/v1/energy?{query}", _TIMEOUT)
+            except NodeRequestFailed as error:
+                if error.kind != NOT_WATCHED:
+                    raise
+                unwatched = error
+            else:
+                amounts.append(self._priced(answer, node, int(begin // QUARTER)))
+        if unwatched is not None and not amounts:
+            raise unwatched
+        return reduce(IdleAmount.plus, amounts, IdleAmount())
 
     def _segments(self, since: float, now: float) -> Iterator[tuple[float, float]]:
         """The parts of the week in which no price changes."""

@@ -35,6 +35,8 @@ MOST_SENT: Final = 4 << 20
 MOST_DECODED: Final = 8 << 20
 # Bytes of an error.
 _LONGEST_ERROR: Final = 64 * 1024
+# Kind of the failure, and code of the node's error, for a range in which it read no GPU.
+NOT_WATCHED: Final = "not_watched"
 # Servers close idle connections after minutes; a router in between can do so earlier.
 _MAX_IDLE: Final = 60.0
 
@@ -206,6 +208,8 @@ def describe_refusal(response: HttpResponse) -> tuple[str, str]:
         target = to_short_line(base_of_redirect(location))
         return f"the node redirects to {target}: list that URL", "redirect"
     if status == 404:
+        if refusal_error(response)[0] == NOT_WATCHED:
+            return f"the node has no data{_reason(response)}", NOT_WATCHED
         reason = _reason(response) or ": it is older than this API, or serves no API (web.page: full)"
         return f"the node does not serve this (404){reason}", "old"
     return f"the node answered {status}{_reason(response)}", "refused"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-from gpuledger.fleet.node_client import NodeClient, NodeRequestFailed, describe_refusal, refusal_error
+from gpuledger.fleet.node_client import NodeClient, NodeRequestFailed, describe_refusal
 from gpuledger.http.async_client import connect_failure
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, ResponseParser
 from gpuledger.http.routes import Response, ResponseStream
@@ -45,7 +45,7 @@ async def _open_download(client: NodeClient, path: str) -> Response:
         head = await download.receive_head()
         if head.status != 200:
             head.body = await download.receive_error()
-            raise NodeRequestFailed(*_refusal(head))
+            raise NodeRequestFailed(*describe_refusal(head))
     except BaseException:
         writer.close()
         raise
@@ -54,13 +54,6 @@ async def _open_download(client: NodeClient, path: str) -> Response:
         headers=(("Cache-Control", "no-store"),),
         stream=lambda: download,
     )
-
-
-def _refusal(head: HttpResponse) -> tuple[str, str]:
-    """The reason of a node, and its kind: `not_watched` if the node has nothing of the range."""
-    text, kind = describe_refusal(head)
-    code, _ = refusal_error(head)
-    return text, code if code == "not_watched" else kind
 
 
 class NodeDownload(ResponseStream):

@@ -53,7 +53,8 @@ class ScriptedClient(NodeClient):
     ) -> HttpResponse:
         self._nodes.requests.append((self.address.url, path, dict(headers or {})))
         refused = NodeRequestFailed("cannot connect: connection refused", "connect")
-        found = self._nodes.answers.get(f"{self.address.url}{path.partition('?')[0]}")
+        places = (f"{self.address.url}{path}", f"{self.address.url}{path.partition('?')[0]}")
+        found = next((self._nodes.answers[place] for place in places if place in self._nodes.answers), None)
         found = self._nodes.answers.get(self.address.url, refused) if found is None else found
         if isinstance(found, Exception):
             raise found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,10 +12,10 @@ import pytest
 
 from builders import FakeClock
 from gpuledger.fleet.idle_week import IdleWeek
-from gpuledger.fleet.node_client import NodeRequestFailed
+from gpuledger.fleet.node_client import NodeRequestFailed, describe_refusal
 from gpuledger.ledger.report.price_entries import GPU_HOUR, KWH, price_parser
 from gpuledger.ledger.report.settings import Prices
-from unit.fleet.support import ListedNodes, ScriptedNodes, a_fleet, address, body, read_all
+from unit.fleet.support import ListedNodes, ScriptedNodes, a_fleet, address, answer, body, read_all
 
 gpu_hours = price_parser(GPU_HOUR)
 # A Wednesday noon.
@@ -113,6 +114,22 @@ def test_a_price_that_changes_in_the_week_counts_from_then() -> None:
     assert lab.read(a=energy(HOUR))["idle_cost"] == "11.00"
     tuesday = f"{MONDAY + 86_400:.0f}"
     assert lab.queries() == [(f"{MONDAY:.0f}", tuesday), (tuesday, "now")]
+
+
+@pytest.mark.parametrize("watched", range(4))
+def test_a_part_of_the_week_in_which_a_node_was_off_does_not_cost_the_others(watched: int) -> None:
+    prices = Prices(
+        gpu_hour=gpu_hours('[{"until": "2026-11-24", "price": 1}, {"from": "2026-11-24", "price": 10}]')
+    )
+    lab = Lab(prices, "a")
+    error = {"code": "not_watched", "message": "nothing was watched"}
+    off = NodeRequestFailed(*describe_refusal(answer({"error": error}, status=404)))
+    for at, (begin, end) in enumerate(pairwise([f"{MONDAY:.0f}", f"{MONDAY + 86_400:.0f}", "now"])):
+        path = f"{ENERGY}?by=gpu&since={begin}&until={end}&limit=1000"
+        lab.nodes.answers[f"http://a:9400{path}"] = energy(HOUR) if watched >> at & 1 else off
+    found = lab.read()
+    assert found["idle_cost"] == [None, "1.00", "10.00", "11.00"][watched]
+    assert len(found["missing"]) == (watched == 0)
 
 
 def test_without_prices_there_are_hours_and_no_cost() -> None:

@@ -56,6 +56,10 @@ def find_login(user: str | None, password: str | None, access: ClientAccessSetti
         if access.password_file:
             raise UsageError("--password-file needs --user too")
         return None
+    if ":" in access.user:
+        raise UsageError(
+            "--user: expected a name without ':'; the password is in the file of --password-file"
+        )
     if not access.password_file:
         raise UsageError("--user needs --password-file, the file with the password")
     try:
@@ -71,7 +75,7 @@ def create_client_context(access: ClientAccessSettings) -> SSLContext:
     # Imported lazily: a client of http needs no OpenSSL.
     import ssl
 
-    from gpuledger.http.openssl import client_context
+    from gpuledger.http.openssl import NO_PAIR, client_context, ssl_reason
 
     try:
         context = client_context(verify=True)
@@ -86,8 +90,13 @@ def create_client_context(access: ClientAccessSettings) -> SSLContext:
         raise UsageError("--key-file needs --cert-file, the certificate of the key")
     if access.cert_file:
         try:
-            context.load_cert_chain(access.cert_file, access.key_file or None)
-        except (OSError, ssl.SSLError) as error:
-            why = to_short_line(error.strerror or error)
-            raise UsageError(f"--cert-file: cannot use {access.cert_file} with its key: {why}") from None
+            # Without a password OpenSSL would prompt on the terminal for that of an encrypted key.
+            context.load_cert_chain(access.cert_file, access.key_file or None, password="")
+        except OSError as error:
+            is_tls = isinstance(error, ssl.SSLError)
+            why = to_short_line(ssl_reason(error, NO_PAIR) if is_tls else error.strerror or error)
+            files, remedy = f"{access.cert_file} with the key {access.key_file}", ""
+            if not access.key_file:
+                files, remedy = access.cert_file, "; a key in another file needs --key-file"
+            raise UsageError(f"--cert-file: cannot use {files}: {why}{remedy}") from None
     return context

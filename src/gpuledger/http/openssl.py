@@ -9,6 +9,8 @@ from typing import Final
 VERSIONS: Final = {12: ssl.TLSVersion.TLSv1_2, 13: ssl.TLSVersion.TLSv1_3}
 # OpenSSL's reasons, by `ssl_reason`, for bytes of a server that are not TLS.
 NOT_TLS: Final = frozenset({"wrong version number", "record layer failure", "packet length too long"})
+# For `ssl_reason`: OpenSSL has none if it cannot read a certificate or its key.
+NO_PAIR: Final = "expected a certificate and a private key without a passphrase, in PEM format"
 
 
 def client_context(*, verify: bool) -> ssl.SSLContext:
@@ -54,4 +56,5 @@ def certificate_remedy(error: Exception, otherwise: str) -> str:
 
 def ssl_reason(error: OSError, otherwise: str = "not understood") -> str:
     """OpenSSL's reason of an error, as words; `otherwise` without one."""
-    return (getattr(error, "reason", None) or otherwise).lower().replace("_", " ")
+    reason = getattr(error, "reason", None)
+    return reason.lower().replace("_", " ") if reason else otherwise

@@ -239,6 +239,11 @@ WRONG = [
     ("http://", NodeAccessSettings(), "--url"),
     ("http://x:0", NodeAccessSettings(), "--url"),
     ("http://x", NodeAccessSettings(user="ann"), "--password-file"),
+    (
+        "http://x",
+        NodeAccessSettings(user="ann:secret", password_file="/x"),
+        "--user: expected a name without",
+    ),
     ("http://x", NodeAccessSettings(password_file="/x"), "needs --user too"),
     ("http://x", NodeAccessSettings(user="ann", password_file="/not/there"), "cannot read /not/there"),
     ("https://x", NodeAccessSettings(ca_file="/not/there"), "--ca-file"),
@@ -251,6 +256,25 @@ WRONG = [
 def test_contradictory_flags_are_usage_errors(url, access, why):
     with pytest.raises(UsageError, match=why):
         NodeApiClient(url, access)
+
+
+NO_PAIR = "expected a certificate and a private key without a passphrase, in PEM format"
+KEYS = [
+    ("", rf"server.crt: {NO_PAIR}; a key in another file needs --key-file"),
+    ("server.crt", rf"server.crt with the key \S*server.crt: {NO_PAIR}"),
+    # OpenSSL would prompt for the passphrase.
+    ("encrypted.key", rf"encrypted.key: {NO_PAIR}"),
+    ("client.key", r"server.crt with the key \S*client.key: key values mismatch"),
+    ("not-there", r"server.crt with the key \S*not-there: No such file or directory"),
+]
+
+
+def test_a_key_that_cannot_be_used_is_named_with_the_remedy(tmp_path: Path) -> None:
+    own = Certificates(tmp_path).crt("server")
+    for key, why in KEYS:
+        access = NodeAccessSettings(cert_file=str(own), key_file=key and str(own.parent / key))
+        with pytest.raises(UsageError, match=f"{why}$"):
+            NodeApiClient("https://x", access)
 
 
 def test_a_private_ca_without_key_usage_is_accepted_by_every_python(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
 from gpuledger.host.files import read_at_most
 from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.http.client_messages import HttpRequestFailed, basic_authorization
-from gpuledger.http.openssl import VERSIONS, client_context, load_cert_chain, ssl_reason
+from gpuledger.http.openssl import NO_PAIR, VERSIONS, client_context, load_cert_chain, ssl_reason
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 
@@ -90,7 +90,7 @@ def tls_context(tls: ClientTls) -> ssl.SSLContext:
     except OSError as error:
         names = f"{secret_location(tls.certificate, 'cert')} and {secret_location(tls.key, 'key')}"
         raise GpuledgerError(
-            f"{names} cannot be used as client certificate and key: {ssl_reason(error)}"
+            f"{names} cannot be used as client certificate and key: {ssl_reason(error, NO_PAIR)}"
         ) from None
     return context
 

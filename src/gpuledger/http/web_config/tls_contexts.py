@@ -6,7 +6,7 @@ import ssl
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any, Final
 
-from gpuledger.http.openssl import VERSIONS, load_cert_chain, ssl_reason
+from gpuledger.http.openssl import NO_PAIR, VERSIONS, load_cert_chain, ssl_reason
 from gpuledger.http.web_config.model import ClientAuth, Pem, TlsConfig
 from gpuledger.model.errors import UsageError
 
@@ -77,7 +77,7 @@ def _load_certificate(context: ssl.SSLContext, config: TlsConfig, certificate: s
         if error.reason == _MISMATCH:
             raise UsageError(f"{config.key}: the private key does not match the certificate") from None
         raise UsageError(
-            f"{config.certificate}: cannot load certificate or key: {ssl_reason(error)}"
+            f"{config.certificate}: cannot load certificate or key: {ssl_reason(error, NO_PAIR)}"
         ) from None
     except OSError as error:
         raise UsageError(f"{config.certificate}: cannot load it: {error.strerror}") from None

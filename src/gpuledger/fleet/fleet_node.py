@@ -65,6 +65,8 @@ class FleetNode:
         self._interval = interval
         self._changed = changed
         self._etag = ""
+        # When the report was new, by the fleet's clock: a node that does not read its GPUs has an old one.
+        self._reported_at = 0.0
         self._failures = 0
         self._hurry = asyncio.Event()
 
@@ -81,9 +83,9 @@ class FleetNode:
     @property
     def skew(self) -> float | None:
         """Seconds by which the node's clock is ahead of the fleet's; None if it is right, or not known."""
-        if self.report is None or self.read_at is None or self.report.simulated or not self.report.unix:
+        if self.report is None or self.report.simulated or self.report.trouble or not self.report.unix:
             return None
-        ahead = self.report.unix - self.read_at
+        ahead = self.report.unix - self._reported_at
         return ahead if abs(ahead) > _SKEW + self._interval else None
 
     async def keep_reading(self) -> None:
@@ -132,6 +134,7 @@ class FleetNode:
             report = parse_node_report(decode_json(response))
             self._etag = response.headers.get("etag", "")
             self.run = run_of_etag(self._etag)
+            self._reported_at = self._clock.unix()
             self._accept(report)
         except NodeRequestFailed as error:
             self._fail(error.kind, str(error))

@@ -117,6 +117,23 @@ def test_a_wrong_clock_is_known_and_changes_no_times_of_the_fleet(
     assert (node.skew, node.read_at) == (shown, NOW)
 
 
+OLD = {
+    "unchanged": ({}, [HttpResponse(304)] * 20),
+    "paused": ({"status": {"text": "paused", "readings": False, "paused": True}}, [HttpResponse(304)] * 20),
+    "paused before the fleet began": ({"unix": NOW - 3600, "status": {"text": "paused", "paused": True}}, []),
+}
+
+
+@pytest.mark.parametrize(("changes", "later"), OLD.values(), ids=OLD)
+def test_an_old_report_is_no_wrong_clock(
+    one: OneNode, changes: dict[str, Any], later: list[HttpResponse]
+) -> None:
+    node = one.read(answer(body(**{"unix": NOW, **changes})))
+    for found in later:
+        one.read(found)
+    assert node.skew is None
+
+
 def test_simulated_time_is_no_wrong_clock(one: OneNode) -> None:
     assert one.read(answer(body(unix=5.0, source={"simulated": True}))).skew is None
 

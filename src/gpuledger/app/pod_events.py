@@ -65,6 +65,8 @@ _REFILL: Final = 12.0
 _LONGEST_FILE: Final = 16 << 20
 _DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 _REASON: Final = "GPUReceipt"
+# Statuses of refusals that concern the Events of all pods: no login, too many requests.
+_OF_ALL_PODS: Final = (401, 429)
 
 
 @dataclass(slots=True)
@@ -161,6 +163,7 @@ class PodEvents:
         now = self._clock.unix()
         self._tokens = min(float(_BURST), self._tokens + max(0.0, now - self._refilled) / _REFILL)
         self._refilled = now
+        refusal: ApiServerRefused | None = None
         for uid, pod in list(self._followed.items()):
             if pod.gone is None or now - pod.gone < _SETTLED or self._tokens < 1:
                 continue
@@ -168,9 +171,19 @@ class PodEvents:
                 receipt = self._read_receipt(pod)
                 if (receipt is None or receipt["running"]) and now - pod.gone < _LONGEST_BOOKING:
                     continue
-                self._post_event(uid, pod, receipt)
+                try:
+                    self._post_event(uid, pod, receipt)
+                except ApiServerRefused as error:
+                    if error.status in _OF_ALL_PODS:
+                        raise
+                    refusal = error
+                    # A quota or permission of its namespace can be the reason: others come first next time.
+                    self._followed[uid] = self._followed.pop(uid)
+                    continue
             del self._followed[uid]
             self._done[uid] = now
+        if refusal is not None:
+            raise refusal
 
     def _post_event(self, uid: str, pod: EndingPod, receipt: ReceiptJson | None) -> None:
         begins, ends = (None, None) if receipt is None else (receipt["begins"], receipt["ends"])

@@ -37,6 +37,8 @@ class Node:
         self.receipt: ReceiptJson | None = receipt(begins=BEGIN, ends=BEGIN + 600)
         self.posted: list[tuple[str, Any]] = []
         self.refusal: GpuledgerError | None = None
+        # Of the Events of single pods, by name.
+        self.refusals: dict[str, GpuledgerError] = {}
         self.snapshot_is_known = True
         self.start()
 
@@ -62,6 +64,9 @@ class Node:
         if self.refusal is not None:
             raise self.refusal
         metadata: Any = body["metadata"]
+        regarding: Any = body["regarding"]
+        if regarding["name"] in self.refusals:
+            raise self.refusals[regarding["name"]]
         if metadata["name"] in [one["metadata"]["name"] for _, one in self.posted]:
             raise ApiServerRefused("409", 409)
         self.posted.append((path, body))
@@ -283,6 +288,30 @@ def test_what_can_be_repaired_is_tried_again(node: Node, refusal: GpuledgerError
     node.refusal = None
     node.run(60)
     assert len(node.posted) == 1
+
+
+OF_ONE = {
+    "a quota": ApiServerRefused("403", 403, message="exceeded quota: events"),
+    "a webhook that fails": ApiServerRefused("500", 500, message="failed calling webhook"),
+    "no permission there": RETRIED["no permission yet"],
+}
+
+
+@pytest.mark.parametrize("refusal", OF_ONE.values(), ids=OF_ONE)
+@pytest.mark.parametrize("refused", range(3))
+def test_a_refusal_for_one_pod_delays_no_other(node: Node, refusal: GpuledgerError, refused: int) -> None:
+    names = [f"train-{number}" for number in range(3)]
+    node.refusals = {names[refused]: refusal}
+    for name in names:
+        node.begin(name, name)
+    node.run(600)
+    for name in names:
+        node.end(name)
+    node.run(60)
+    assert {event["regarding"]["name"] for _, event in node.posted} == {*names} - {names[refused]}
+    node.refusals = {}
+    node.run(60)
+    assert len(node.posted) == 3
 
 
 def test_a_failure_is_reported(node: Node) -> None:

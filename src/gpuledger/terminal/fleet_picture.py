@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -99,7 +100,8 @@ def parse_fleet(body: object) -> FleetPicture:
         )
     try:
         order = {key: place for place, key in enumerate(body.get("keys") or ())}
-        nodes = [_node(item) for item in body["nodes"]]
+        names = Counter(_text(item, "name") for item in body["nodes"])
+        nodes = [_node(item, names) for item in body["nodes"]]
         lists = body.get("lists") or ()
         week = body.get("week") or {}
         return FleetPicture(
@@ -112,11 +114,14 @@ def parse_fleet(body: object) -> FleetPicture:
         raise GpuledgerError(f"the answer of the fleet cannot be read: {to_short_line(error)}") from None
 
 
-def _node(item: Mapping[str, Any]) -> FleetNodeRow:
-    name = _text(item, "name")
+def _node(item: Mapping[str, Any], names: Mapping[str, int]) -> FleetNodeRow:
+    """One node; several of one name, such as cloned machines, are distinguished by their addresses."""
+    key, name = _text(item, "key"), _text(item, "name")
+    if names[name] > 1:
+        name = f"{name} ({key.partition('://')[2]})"
     up = item.get("up") is True
     return FleetNodeRow(
-        _text(item, "key"),
+        key,
         name,
         _text(item, "page"),
         "" if up else _text(item, "reason") or "not read",

@@ -167,3 +167,14 @@ def test_any_answer_is_a_picture_or_an_error(of_cell: dict[str, Any], of_node: d
         return
     assert isinstance(picture, FleetPicture)
     fleet_lines(picture, (), "lab", 80, UNICODE)
+
+
+def test_nodes_of_one_name_are_distinguished_by_their_addresses() -> None:
+    """Such as cloned machines: their free GPUs were listed as those of one node."""
+    ports = {f"http://[::1]:{port}": cell(f"{port}") for port in (9401, 9402)}
+    lab = fleet(*(node("vm", gpu, key=key) for key, gpu in ports.items()), node("gpu-3", cell("3")))
+    names = ["vm ([::1]:9401)", "vm ([::1]:9402)", "gpu-3"]
+    picture = parse_fleet(lab)
+    assert [one.name for one in picture.nodes] == [gpu.node for gpu in picture.gpus] == names
+    (line,) = (line for line in text(lab) if "vm ([::1]:9401): 9401  vm ([::1]:9402): 9402" in line)
+    assert "gpu-3: 3" in line

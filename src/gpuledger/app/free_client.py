@@ -56,11 +56,17 @@ def list_devices(values: Mapping[str, Any], settings: FreeSettings, *, locally: 
 
 
 def take_devices(
-    values: Mapping[str, Any], settings: FreeSettings, *, hold: bool, locally: bool
+    values: Mapping[str, Any],
+    settings: FreeSettings,
+    *,
+    hold: bool,
+    locally: bool,
+    must_reserve: bool = False,
 ) -> FreeAnswer:
     """Reserve GPUs; with `hold`, until this process ends. The key `refused` says why there are too few.
 
-    Without a running gpuledger there are no reservations: then `--anyway` takes GPUs from a reading.
+    Without a running gpuledger there are no reservations: then `--anyway` takes GPUs from a reading, unless
+    `must_reserve`: others can have reserved them before it stopped.
     """
     request = wish_request(settings)
     if not locally:
@@ -68,6 +74,8 @@ def take_devices(
             taking = {"act": "take", "hold": hold, "seconds": settings.reserve}
             return FreeAnswer(exchange(values, {**request, **taking}))
         except (NoServeRunning, SocketForbidden) as error:
+            if must_reserve:
+                raise
             if not settings.anyway:
                 raise GpuledgerError(
                     f"nothing is reserved: {error}. To take GPUs from one reading of the driver, which "

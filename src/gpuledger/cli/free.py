@@ -186,15 +186,18 @@ def _wait_for_devices(
 
     Once gpuledger has answered, a failure is waited for as well: it may only be restarted, or paused.
     """
-    until, pause, has_answered = time.monotonic() + settings.wait, _FIRST_PAUSE, False
+    until, pause = time.monotonic() + settings.wait, _FIRST_PAUSE
+    has_answered = has_reservations = False
     with StopRequest() as stop:
         while True:
             left = until - time.monotonic()
             try:
-                answer = take_devices(values, settings, hold=hold, locally=locally)
+                answer = take_devices(
+                    values, settings, hold=hold, locally=locally, must_reserve=has_reservations
+                )
                 if "refused" not in answer.body or left <= 0:
                     return answer
-                has_answered = True
+                has_answered, has_reservations = True, answer.body["reservations"]
             except GpuledgerError:
                 if not has_answered or left <= 0:
                     raise

@@ -11,6 +11,7 @@ from gpuledger.app import free_client
 from gpuledger.app.control_socket import NoServeRunning, SocketForbidden
 from gpuledger.app.fleet_api import FleetApiClient
 from gpuledger.app.free_client import list_devices, list_fleet, take_devices
+from gpuledger.cli import free
 from gpuledger.config.free import FreeSettings
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.terminal.fleet_picture import FleetPicture, parse_fleet
@@ -91,6 +92,45 @@ def test_without_the_running_gpuledger_nothing_is_taken(answering: Answering) ->
     answering(NoServeRunning("nobody listens"))
     with pytest.raises(GpuledgerError, match=r"^nothing is reserved: nobody listens\. .*: --anyway$"):
         take_devices(SIMULATOR, FreeSettings(), hold=True, locally=False)
+
+
+class NoStop:
+    """Waits for no time, and is never stopped."""
+
+    def __enter__(self) -> NoStop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See StopRequest."""
+
+    def wait(self, _: float) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("anyway", [[], ["--anyway"]])
+@pytest.mark.parametrize("error", [NoServeRunning("nobody listens"), SocketForbidden("not permitted")])
+def test_a_restart_while_it_waits_ends_no_reservation_of_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, anyway: list[str]
+) -> None:
+    reserved = {"device_uuid": "GPU-reserved", "vendor": "nvidia"}
+    answers: list[Mapping[str, Any] | Exception] = [
+        {"devices": [], "reservations": True, "refused": "none of 1 GPU can be taken"},
+        error,
+        {"devices": [reserved], "reservations": True},
+    ]
+
+    def exchange(*_: object) -> Mapping[str, Any]:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    seen = {"devices": [reserved | {"device_uuid": "GPU-seen"}], "reservations": False}
+    monkeypatch.setattr(free_client, "_read_here", lambda *_, **__: seen)
+    monkeypatch.setattr(free_client, "exchange", exchange)
+    monkeypatch.setattr(free, "StopRequest", NoStop)
+    assert free.run(["--env", "--wait", "1h", *anyway]) == 0
+    assert capsys.readouterr().out == "CUDA_VISIBLE_DEVICES=GPU-reserved\n"
 
 
 def test_a_scheduler_is_respected_without_the_running_gpuledger_too(answering: Answering) -> None:

@@ -84,6 +84,11 @@ class EnergyLedger:
             if isinstance(reading.device, Instance):
                 parts.setdefault(reading.device.parent, []).append(reading)
         posted = []
+        if not snapshot.devices_failed:
+            here = {reading.device.gpu.uuid for reading in snapshot.readings}
+            for uuid in self.gpu_ledgers.keys() - here:
+                # A Gpu that is gone draws no power until it is back.
+                self.gpu_ledgers[uuid].power.interrupt()
         for reading in snapshot.readings:
             if isinstance(reading.device, Gpu):
                 epoch = Epoch(snapshot.boot_id, snapshot.driver_load_of(reading))

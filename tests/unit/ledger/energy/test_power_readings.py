@@ -204,3 +204,26 @@ def test_power_is_unobserved_if_no_list_was_read_for_more_than_a_minute(
         bench.tick(float(second), None, lists, power=WATTS)
     assert sum(one.unobserved for one in bench.posted) == unobserved * WATTS * J
     assert sum(one.millijoules for one in bench.posted) == 299 * WATTS * J
+
+
+@pytest.mark.parametrize(
+    ("devices_failed", "joules"),
+    [
+        # Taken out for five of ten seconds: the time until it is back is without power.
+        (False, 4 * WATTS),
+        # Perhaps it was here, and only the list of GPUs could not be read.
+        (True, 10 * WATTS),
+    ],
+)
+def test_a_gpu_that_was_taken_out_drew_no_power(devices_failed: bool, joules: float) -> None:
+    book, posted = EnergyLedger(Floors()), 0
+    for second in range(11):
+        here = [] if 3 <= second < 8 else [reading(CARD, values={q.POWER: WATTS})]
+        at = replace(
+            snapshot(*here),
+            elapsed=float(second),
+            unix=UNIX + second,
+            devices_failed=devices_failed and not here,
+        )
+        posted += sum(one.millijoules for one in book.post(at))
+    assert posted / J == joules

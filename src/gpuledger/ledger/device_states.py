@@ -75,7 +75,11 @@ def _state(reading: Reading, serving: frozenset[ProcessKey], *, allocated: bool)
     if share or any(shares):
         return ACTIVE
     if not allocated and all(process.key in serving for process in processes):
-        return IDLE
+        # Nothing says whether what only draws is at work: not the Device, and not the process.
+        is_unseen = share is None and any(
+            not process.computes and process.usage.sm is None for process in processes
+        )
+        return UNKNOWN if is_unseen else IDLE
     is_reported = share is not None or (bool(shares) and None not in shares)
     return HELD if is_reported else UNKNOWN
 

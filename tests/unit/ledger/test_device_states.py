@@ -52,6 +52,21 @@ def test_the_state_of_a_device(what: str, device_reading: Reading, allocated: bo
     assert list(states.now.values()) == [expected], what
 
 
+@pytest.mark.parametrize(
+    ("share", "sm", "expected"),
+    [(0.0, None, IDLE), (0.02, 0.02, ACTIVE), (None, 0.0, IDLE), (None, None, UNKNOWN)],
+)
+def test_what_only_draws_leaves_a_device_idle_unless_nothing_is_known_of_its_work(
+    share: float | None, sm: float | None, expected: str
+) -> None:
+    """As on AMD's and Intel's older drivers, where all processes look as if they only draw."""
+    draws = process(CARD, types="G", sm=sm)
+    values = {} if share is None else {q.UTILIZATION: share}
+    states = DeviceStates()
+    states.post(snapshot(reading(CARD, draws, values=values)), frozenset({draws.key}))
+    assert list(states.now.values()) == [expected]
+
+
 def test_a_device_that_is_down_has_no_current_state_and_its_time_is_unknown() -> None:
     states = DeviceStates()
     for elapsed in (0.0, 1.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -276,11 +276,20 @@ class ScrapeLoop:
         """Do not deliver the metadata of this target any more: this agent no longer scrapes it."""
         self._metadata.remove(self._shard)
 
-    def end_series(self, milliseconds: int) -> None:
-        """Deliver staleness markers for all series of this target: it is no longer scraped."""
+    def end_series(self, milliseconds: int, others: Iterable[ScrapeLoop] = ()) -> None:
+        """Deliver staleness markers for the series of this target: it is no longer scraped.
+
+        Series that another one exports by now, with the same labels under another address, have not ended.
+        """
         self.forget_metadata()
-        report = [prefix + STALE for prefix in self._report.prefixes]
-        self._route_scrape(self._page_cache.end_series() + self._ending + report, [], milliseconds)
+        report, exported = self._report.prefixes, set[bytes]()
+        for other in others:
+            # Two targets export equal series if their labels are equal, and so these.
+            if not set(report).isdisjoint(other._report.prefixes):
+                exported |= other._page_cache.live_prefixes() | set(other._report.prefixes)
+        ended = [*self._page_cache.end_series(), *self._ending, *(one + STALE for one in report)]
+        ended = [entry for entry in ended if entry[:-VALUE_BYTES] not in exported]
+        self._route_scrape(ended, [], milliseconds)
 
     def _honors_labels(self, body: bytes) -> bool:
         if not self._honor and self.target.settings.honor_labels is None:

@@ -114,6 +114,11 @@ class PageCache:
         self._pack(known)
         return [prefix + STALE for prefix in known.prefixes()]
 
+    def live_prefixes(self) -> set[bytes]:
+        """Return the prefixes of the series that `end_series` would end."""
+        known = self._last()
+        return known.prefixes() if known.live else set()
+
     def known_prefixes(self) -> set[bytes]:
         """Return the prefixes of all series on the last accepted page."""
         return self._last().prefixes(timed=True)

@@ -132,7 +132,7 @@ class ScrapePool:
         await asyncio.sleep(
             max(0.0, missing / 1000 - self._clock.unix()) + (_INTERVALS_TO_END - 1) * interval
         )
-        loop.end_series(missing)
+        loop.end_series(missing, self.loops)
         self._retired.pop(key, None)
 
 

@@ -154,6 +154,28 @@ def test_a_damaged_ledger_on_a_disk_without_inodes_is_replaced_later(
     assert assert_books_balance(run.store.file) > 0
 
 
+def test_a_user_without_inodes_keeps_to_the_own_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory of the system may not be written, which changes nothing."""
+    own, system = tmp_path / "state" / "gpuledger", tmp_path / "lib" / "gpuledger"
+    system.mkdir(parents=True)
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != system and access(path, mode))
+    with no_inodes(monkeypatch):
+        store = open_store(
+            StoreSettings(),
+            SourceInfo("nvml", simulated=False),
+            "boot-1",
+            FakeClock(UNIX),
+            {"XDG_STATE_HOME": str(own.parent)},
+            system,
+        )
+    assert store is not None
+    assert store.file.parent == own
+    store.close()
+
+
 def test_the_directory_of_the_system_is_not_left_for_want_of_inodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType
 from gpuledger.model.text import clean_name
 from gpuledger.model.workload import FACTS, UNKNOWN, Workload
-from ledger_helpers import open_store
+from ledger_helpers import open_store, rows
 
 CARD = gpu(0, name="NVIDIA H100", pci_bus_id="00000000:01:00.0", sm_count=132)
 PART = instance(CARD, 2, 1, index=3, profile="1g.10gb", sm_count=16)
@@ -246,3 +246,16 @@ def test_an_instance_round_trips_with_its_gpu() -> None:
     device = kept.process.device
     assert device == PART
     assert (device.index, device.sm_count, device.gpu.name) == (3, 16, "NVIDIA H100")
+
+
+@pytest.mark.parametrize("known", [16, None])
+def test_a_tick_without_the_size_of_an_instance_keeps_the_known_one(
+    known: int | None, tmp_path: Path
+) -> None:
+    """It prices the history of the instance."""
+    store = open_store(tmp_path, "boot", FakeClock())
+    device = replace(PART, sm_count=known)
+    for seen in (device, replace(device, sm_count=None, profile="3g.40gb")):
+        store.save(Journal(devices={seen.uuid: seen}))
+    store.close()
+    assert rows(store.file, "SELECT sm_count, profile FROM devices") == [(known, "3g.40gb")]

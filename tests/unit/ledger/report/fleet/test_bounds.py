@@ -60,6 +60,8 @@ def test_unseen_energy_has_a_row_and_is_in_every_bound() -> None:
     assert bounds(found)["t"] == pytest.approx(unseen.millijoules, abs=1)
     assert found.total.millijoules == pytest.approx(1_000_000, abs=10)
     assert "unseen: Prometheus not scraping" in report_table(found, 20)
+    assert unseen.apportioned == 0
+    assert found.total.apportioned == sum(line.apportioned for line in found.lines)
 
 
 def test_pending_energy_at_the_ends_is_not_unseen() -> None:

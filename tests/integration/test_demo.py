@@ -93,6 +93,7 @@ def test_a_demo_that_is_stopped_while_it_makes_books_names_no_page(tmp_path: Pat
     finally:
         assert program.stop() == 0
     assert not [line for line in program.lines if "page: http" in line or "a simulated day" in line]
+    assert not [line for line in program.lines if "level=error" in line]
     assert not folder.exists()
 
 

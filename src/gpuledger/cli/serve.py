@@ -106,9 +106,11 @@ async def _serve(
         _warn_about_access(values, web, node.parts.readers.unknown_groups())
         if prepare is not None:
             await prepare(node.parts, stop)
-        node.parts.start()
-        if build_settings(WebSettings, values).page != "off" and not stop.is_set():
-            log.info("page: %s", page_url(server, web))
+        # Stopped while it prepared: its source may be closed.
+        if not stop.is_set():
+            node.parts.start()
+            if build_settings(WebSettings, values).page != "off":
+                log.info("page: %s", page_url(server, web))
         await stop.wait()
         log.info("stopping")
     finally:

@@ -52,12 +52,25 @@ def test_the_cgroup_of_a_requeued_job_is_added_to_the_one_before(tmp_path: Path)
     see(node, CgroupUsage(ANN, 7 * SECOND))
     (found,) = host_usage_of(node.file)
     assert (found.cpu, found.memory_peak) == (27 * SECOND, None)
-    # After a long time, it is another row of the same owner.
-    for _ in range(10):
-        see(node)
-    see(node, CgroupUsage(ANN, 1 * SECOND))
-    (found,) = host_usage_of(node.file)
-    assert (found.cpu, rows(node.file, "SELECT over FROM host_periods")) == (28 * SECOND, [(1,), (0,)])
+    # After a long time, it is another row of the same owner, also if its counter is higher.
+    for cpu, total in ((1, 28), (9, 37)):
+        for _ in range(10):
+            see(node)
+        see(node, CgroupUsage(ANN, cpu * SECOND))
+        (found,) = host_usage_of(node.file)
+        assert found.cpu == total * SECOND
+    assert rows(node.file, "SELECT over FROM host_periods") == [(1,), (1,), (0,)]
+
+
+def test_a_container_with_the_name_of_an_earlier_one_continues_after_a_restart(tmp_path: Path) -> None:
+    node = usage_node(tmp_path)
+    see(node, CgroupUsage(CONTAINER, 10 * SECOND))
+    see(node, seconds=3600.0)
+    second = replace(CONTAINER, container_id="c2")
+    see(node, CgroupUsage(second, 5 * SECOND))
+    node = node.again(tmp_path)
+    see(node, CgroupUsage(second, 15 * SECOND))
+    assert rows(node.file, "SELECT cpu FROM host_periods") == [(10 * SECOND,), (15 * SECOND,)]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

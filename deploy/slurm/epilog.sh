@@ -18,13 +18,17 @@ save_receipt() {
     [ -n "${CUDA_VISIBLE_DEVICES:-}${GPU_DEVICE_ORDINAL:-}${SLURM_JOB_GPUS:-}" ] || return
     case $job in *[!0-9]*) return ;; esac
     case $node in */*) return ;; esac
+    # Of a requeued job, only the last run counts. Ranges begin with quarters of an hour.
+    since=${SLURM_JOB_START_TIME:-}
+    case $since in 0* | *[!0-9]* | ???????????*) since= ;; esac
+    [ -z "$since" ] || since=$(date -u -d "@$((since / 900 * 900))" +%Y-%m-%dT%H:%MZ 2>/dev/null) || since=
     # The last interval of the job is booked by the readings after its end.
     sleep "${GPULEDGER_RECEIPT_DELAY:-5}"
     file=$directory/$job.$node.json
     umask 077
     # 32 MiB, in blocks: whatever goes wrong does not fill the disk.
     ulimit -f 65536
-    if timeout -k 5 60 "${GPULEDGER:-gpuledger}" receipt "job:$job" --format json >"$file.tmp" 2>"$file.err"; then
+    if timeout -k 5 60 "${GPULEDGER:-gpuledger}" receipt "job:$job" ${since:+--since "$since"} --format json >"$file.tmp" 2>"$file.err"; then
         mv -f "$file.tmp" "$file"
     else
         reason=$(head -c 300 "$file.err" 2>/dev/null)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.ledger.report.moments import parse_moment
+from gpuledger.ledger.watched_time import QUARTER
 from running import PATIENCE, wait_until
 
 HOOKS = Path(__file__).parents[3] / "deploy/slurm"
@@ -86,6 +89,28 @@ def test_the_epilog_saves_the_receipt_of_the_job(machine: Machine) -> None:
     assert file.read_text() == '{"words": "receipt job:4711 --format json"}\n'
     assert file.stat().st_mode & 0o777 == 0o600
     wait_until(lambda: machine.files() == {"4711.gpu1.json"}, "the temporary files to be removed")
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        ("1772160331", " --since 2026-02-27T02:45Z"),
+        ("1772160300", " --since 2026-02-27T02:45Z"),
+        ("", ""),
+        ("Unknown", ""),
+        ("9" * 30, ""),
+        ("08", ""),
+    ],
+)
+def test_the_epilog_saves_only_the_last_run_of_a_requeued_job(
+    machine: Machine, start: str, words: str
+) -> None:
+    machine.run(EPILOG, SLURM_JOB_START_TIME=start)
+    file = machine.receipts / "4711.gpu1.json"
+    wait_until(file.exists, "the receipt")
+    assert json.loads(file.read_text()) == {"words": f"receipt job:4711{words} --format json"}
+    if words:
+        assert parse_moment("--since", words.split()[1], 1.8e9) == int(start) // QUARTER * QUARTER
 
 
 def test_the_epilog_does_not_wait_for_the_receipt(machine: Machine) -> None:

@@ -86,7 +86,13 @@ class NodeReceipts:
 
     def _read_node(self, node: str, job: JobRow) -> ReceiptJson | None:
         raw = self._from_api(node, job) if self._is_url else self._from_file(node, job)
-        return None if raw is None else name_node(require_receipt(raw, node), node)
+        if raw is None:
+            return None
+        found = require_receipt(raw, node)
+        if not self._is_url and found["made"] < job.start:
+            # The Epilog writes its file some time after the end: until then it is that of the run before.
+            raise GpuledgerError(f"the receipt of {node} is of an earlier run of job {job.name}")
+        return name_node(found, node)
 
     def _from_api(self, node: str, job: JobRow) -> Any:
         if node in self._failed:

@@ -135,6 +135,22 @@ def test_files_of_epilogs(tmp_path: Path) -> None:
     assert [one["nodes"] for one in found] == [["n1"], ["n2"]]
 
 
+@pytest.mark.parametrize("late", [[], ["n1"], ["n2"], ["n1", "n2"]])
+def test_a_file_of_the_run_before_is_not_taken_for_that_of_a_requeued_job(
+    tmp_path: Path, late: list[str]
+) -> None:
+    for node in ("n1", "n2"):
+        made = BEGIN + 60 if node in late else BEGIN + 7200
+        write(tmp_path, f"4711.{node}.json", receipt(node, made=made))
+    job = job_row(nodes=("n1", "n2"), start=BEGIN + 3600, end=BEGIN + 7100)
+    receipts = NodeReceipts(str(tmp_path), NO_ACCESS, 5.0)
+    if not late:
+        assert len(receipts.read(job)) == 2
+        return
+    with pytest.raises(GpuledgerError, match=f"the receipt of {late[0]} is of an earlier run of job 4711"):
+        receipts.read(job)
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda folder: None, r"4711\.n1\.json is missing: set Epilog="),
     "cut": (lambda folder: write(folder, "4711.n1.json", '{"version": 1'), "not a receipt in JSON"),

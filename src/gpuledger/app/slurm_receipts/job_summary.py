@@ -67,7 +67,7 @@ class _Incomplete(Exception):
 def _node_entry(receipt: ReceiptJson, node: str, job: JobRow) -> dict[str, Any]:
     gpus = [gpu for gpu in receipt["gpus"] if gpu["node"] == node]
     host = next((one for one in receipt["hosts"] if one["node"] == node), None)
-    entry = _host_entry(host, node, job, is_only=len(receipt["nodes"]) == 1)
+    entry = _host_entry(host, node, job)
     keys = {gpu["uuid"]: _gpu_key(gpu) for gpu in gpus}
     entry["gpu_total_memory"] = {keys[gpu["uuid"]]: _size(gpu) for gpu in gpus}
     entry["gpu_used_memory"] = {keys[gpu["uuid"]]: _peak(gpu) for gpu in gpus}
@@ -77,13 +77,13 @@ def _node_entry(receipt: ReceiptJson, node: str, job: JobRow) -> dict[str, Any]:
     return entry
 
 
-def _host_entry(host: ReceiptHost | None, node: str, job: JobRow, *, is_only: bool) -> dict[str, Any]:
-    """CPU time and memory on a node. On the only one, Slurm's own numbers of cores and memory are exact."""
+def _host_entry(host: ReceiptHost | None, node: str, job: JobRow) -> dict[str, Any]:
+    """CPU time and memory on a node. Of a job on one node, Slurm's numbers of cores and memory are exact."""
     cpu = None if host is None else host["cpu_seconds"]
     peak = None if host is None else host["memory_peak_bytes"]
     cores = None if host is None else host["cores"]
     limit = None if host is None else host["memory_limit_bytes"]
-    if is_only:
+    if len(job.nodes) == 1:
         cores, limit = job.cpus, job.memory or limit
     if cpu is None or peak is None or not cores or not limit:
         raise _Incomplete(

@@ -91,6 +91,16 @@ def test_a_job_on_two_nodes_has_the_cores_and_the_memory_of_each() -> None:
     assert found == {"n1": (4, 64 * GIB), "n2": (12, 128 * GIB)}
 
 
+def test_cores_and_memory_of_a_node_without_a_gpu_of_the_job_are_not_those_of_the_other() -> None:
+    """Slurm's numbers are of the whole job, and only one of its nodes has seen it on a GPU."""
+    job = job_row(cpus=16, memory=192 * GIB, nodes=("n1", "n2"))
+    made = receipt("n1", hosts=[host_row("n1", cores=4)])
+    node = read_by_others(summarize_job(made, job, END).comment)["nodes"]["n1"]
+    assert (node["cpus"], node["total_memory"]) == (4, 64 * GIB)
+    unknown = receipt("n1", hosts=[host_row("n1", cores=None)])
+    assert summarize_job(unknown, job, END).comment == NO_DATA
+
+
 def test_a_gpu_that_was_never_used_is_0_and_not_absent() -> None:
     made = receipt("n1", gpu_row("n1", "0"), unused_gpu("n1", "1"))
     node = read_by_others(summarize_job(made, job_row(gpus=2), END).comment)["nodes"]["n1"]

@@ -120,6 +120,8 @@ def test_an_unused_gpu_that_is_reserved_is_not_free() -> None:
 def test_lists_and_simulated_nodes_are_notes() -> None:
     found = text(fleet(node("a", simulated=True), lists=[{"error": "no such file"}, {"error": ""}]))
     assert found[-2:] == ["no such file", "Simulated data: a"]
+    found = text(fleet(*(node(name, simulated=True) for name in "abcdef")))
+    assert found[-1] == "Simulated data: a, b, c, d, e and 1 more"
 
 
 @pytest.mark.parametrize("width", [20, 40, 79, 200])

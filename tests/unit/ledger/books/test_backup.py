@@ -13,6 +13,7 @@ from builders import FakeClock
 from exported_ledgers import write_node
 from gpuledger.ledger.books.backup import back_up_ledger
 from gpuledger.ledger.books.consistency import check_ledger
+from gpuledger.ledger.store.schema import MIGRATIONS
 from gpuledger.model.errors import GpuledgerError
 from ledger_helpers import rows
 from report_helpers import report_of
@@ -64,6 +65,24 @@ def test_only_an_older_backup_of_the_same_ledger_is_replaced(tmp_path: Path) -> 
         with pytest.raises(GpuledgerError, match=text):
             back_up_ledger(file, target)
         assert (target.read_bytes() if target.exists() else None) == before
+
+
+def test_a_ledger_of_an_earlier_version_is_backed_up_and_one_of_a_later_version_is_not(
+    tmp_path: Path,
+) -> None:
+    """A copy is wanted before the upgrade."""
+    file, target = write_node(tmp_path / "a", ticks=20), tmp_path / "own.db"
+    for version in (len(MIGRATIONS) - 1, len(MIGRATIONS) + 1):
+        with closing(sqlite3.connect(file)) as books:
+            books.execute(f"PRAGMA user_version = {version}")
+        if version > len(MIGRATIONS):
+            with pytest.raises(
+                GpuledgerError, match=r"another version .*use the gpuledger version that wrote"
+            ):
+                back_up_ledger(file, target)
+        else:
+            back_up_ledger(file, target)
+        assert rows(target, "PRAGMA user_version") == [(len(MIGRATIONS) - 1,)]
 
 
 def test_a_file_that_a_program_uses_is_not_replaced(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuledger.fleet.fleet_json import encode_node
 from gpuledger.fleet.fleet_node import FleetNode
@@ -119,6 +119,7 @@ class NodeFleet:
 
     async def refresh(self) -> None:
         """Read the lists once; begin with new nodes, and end with those that are gone."""
+        before = [replace(state) for state in self.membership.states]
         found = await self.membership.refresh()
         self._credentials.reload()
         ordered: dict[str, _Member] = {}
@@ -132,7 +133,7 @@ class NodeFleet:
             if key not in ordered:
                 _LOG.info("%s is not listed any more", key)
                 self._end(member)
-        if list(ordered) != list(self._members):
+        if list(ordered) != list(self._members) or before != self.membership.states:
             self.revision += 1
         self._members = ordered
 

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import json
 from datetime import UTC
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,13 +15,14 @@ from builders import FakeClock
 from gpuledger.fleet.fleet import NodeFleet
 from gpuledger.fleet.fleet_api import BOOKS_PATH, FLEET_PATH, TERMS_PATH, FleetApi, fleet_routes
 from gpuledger.fleet.idle_week import IdleWeek
+from gpuledger.fleet.lists.node_list import InvalidEntries, UnreadableList
 from gpuledger.fleet.page.page_files import FLEET_PAGE
 from gpuledger.http.routes import Request, Response, Routes
 from gpuledger.ledger.report.price_entries import GPU_HOUR, price_parser
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.statement.terms import StatementTerms, parse_terms
 from gpuledger.ledger.report.teams import parse_teams
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.errors import GpuledgerError, UsageError
 from unit.fleet.support import ListedNodes, ScriptedNodes, a_fleet, address, body, read_all
 from unit.terminal.support import NOW, device, holder
 
@@ -100,6 +102,29 @@ def test_lists_that_cannot_be_read_are_named(lab: Lab) -> None:
     lab.read()
     (state,) = lab.json()["lists"]
     assert (state["error"], state["nodes"], state["since"]) == ("no such file", 2, NOW)
+
+
+LISTS: dict[str, list[Exception | None]] = {
+    "fails": [None, UnreadableList("no answer")],
+    "recovers": [UnreadableList("no answer"), None],
+    "fails in another way": [UnreadableList("no answer"), UnreadableList("refused")],
+    "has a wrong entry": [None, InvalidEntries([address("a"), address("b")], [UsageError("line 3")])],
+    "fails for some time": [UnreadableList("no answer")] * 3,
+    "does not change": [None] * 3,
+}
+
+
+@pytest.mark.parametrize("errors", LISTS.values(), ids=LISTS)
+def test_a_client_gets_304_only_for_what_it_has(lab: Lab, errors: list[Exception | None]) -> None:
+    answers = []
+    for error in errors:
+        lab.listed.error = error
+        lab.clock.advance(30)
+        lab.read()
+        shown = {key: value for key, value in lab.json().items() if key not in ("now", "revision")}
+        answers.append((dict(lab.get(FLEET_PATH).headers)["ETag"], shown))
+    for (tag, shown), (next_tag, next_shown) in pairwise(answers):
+        assert (tag == next_tag) == (shown == next_shown)
 
 
 def test_names_cannot_become_markup(lab: Lab) -> None:

@@ -70,7 +70,7 @@ def test_only_an_older_backup_of_the_same_ledger_is_replaced(tmp_path: Path) -> 
 def test_a_ledger_of_an_earlier_version_is_backed_up_and_one_of_a_later_version_is_not(
     tmp_path: Path,
 ) -> None:
-    """A copy is wanted before the upgrade."""
+    """Before an upgrade, users make a copy."""
     file, target = write_node(tmp_path / "a", ticks=20), tmp_path / "own.db"
     for version in (len(MIGRATIONS) - 1, len(MIGRATIONS) + 1):
         with closing(sqlite3.connect(file)) as books:

@@ -80,9 +80,9 @@ class NodeCredentials:
             self._context = create_client_context(self._access)
         return self._context
 
-    def login_header(self, address: NodeAddress) -> tuple[tuple[str, str], ...]:
-        """The header with the login of a node, if it has one."""
-        pair = address.login or self._login
+    def login_header(self, address: NodeAddress, *, is_node: bool = True) -> tuple[tuple[str, str], ...]:
+        """The header with the login of a node, if it has one; of another server only that of its URL."""
+        pair = address.login or (self._login if is_node else "")
         if not pair:
             return ()
         return (("Authorization", basic_authorization(pair)),)
@@ -108,7 +108,12 @@ class NodeCredentials:
 
 
 class NodeClient:
-    """The client of one node, on the event loop's thread. `timeout` is of a whole answer, in seconds."""
+    """The client of one node, on the event loop's thread. `timeout` is of a whole answer, in seconds.
+
+    `is_node` is False for a server with a list of nodes: it does not get the login of all nodes.
+    """
+
+    is_node = True
 
     def __init__(self, address: NodeAddress, credentials: NodeCredentials, timeout: float) -> None:
         self.address = address
@@ -149,7 +154,7 @@ class NodeClient:
             ("Host", host_field(join_host_port(address.host, address.port))),
             ("User-Agent", f"gpuledger-fleet/{__version__}"),
             ("Accept-Encoding", "gzip"),
-            *self._credentials.login_header(address),
+            *self._credentials.login_header(address, is_node=self.is_node),
             *(headers or {}).items(),
         )
         return encode_request("GET", f"{address.path}{path}", sent)

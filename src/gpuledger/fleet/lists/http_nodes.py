@@ -14,7 +14,10 @@ _TIMEOUT = 15.0
 
 
 class HttpNodes:
-    """A URL with a list; a login in it is sent to that server only. Raises UsageError for a malformed URL."""
+    """A URL with a list; a login in it is sent to that server only, which does not get that of the nodes.
+
+    Raises UsageError for a malformed URL.
+    """
 
     def __init__(
         self, url: str, defaults: AddressDefaults, client_of: Callable[[NodeAddress], NodeClient]
@@ -26,6 +29,7 @@ class HttpNodes:
         self._path = (address.path or "/") + (f"?{query}" if query else "")
         server = NodeAddress(address.scheme, address.host, address.port, "", address.login)
         self._client = client_of(server)
+        self._client.is_node = False
         self._defaults = defaults
         self.name = f"{server.url}{address.path}"
 
@@ -35,7 +39,10 @@ class HttpNodes:
             response = await self._client.request(self._path, timeout=_TIMEOUT)
             text = response.decoded_body(LONGEST_LIST).decode("utf-8")
         except (NodeRequestFailed, HttpRequestFailed) as error:
-            raise UnreadableList(f"the list of nodes {self.name} cannot be read: {error}") from None
+            reason = (
+                "its URL needs a valid login (https://USER:PASSWORD@...)" if error.kind == "login" else error
+            )
+            raise UnreadableList(f"the list of nodes {self.name} cannot be read: {reason}") from None
         except UnicodeDecodeError:
             raise UnreadableList(f"the list of nodes {self.name} is not UTF-8") from None
         return parse_target_groups(text, self.name, self._defaults)

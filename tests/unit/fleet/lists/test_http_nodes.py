@@ -14,6 +14,7 @@ from gpuledger.fleet.node_address import NodeAddress
 from gpuledger.fleet.node_client import NodeClient, NodeCredentials, NodeRequestFailed
 from gpuledger.fleet.settings import NodeListSettings
 from gpuledger.http.client_access import ClientAccessSettings
+from gpuledger.http.client_messages import basic_authorization
 from gpuledger.model.errors import UsageError
 from unit.fleet.support import ScriptedNodes, answer
 
@@ -33,12 +34,39 @@ def test_the_list_is_that_of_http_sd_and_the_login_is_in_no_name() -> None:
     assert (script.requests[0][1], nodes.name) == ("/gpus?lab=1", f"{SERVER}/gpus")
 
 
+@pytest.mark.parametrize(("url", "login"), [("https://cmdb/gpus", ""), ("https://ann:x@cmdb/gpus", "ann:x")])
+def test_the_server_of_a_list_does_not_get_the_login_of_the_nodes(
+    tmp_path: Path, url: str, login: str
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret")
+    shared = NodeCredentials(ClientAccessSettings(user="fleet", password_file=str(password)))
+    made: list[NodeClient] = []
+
+    def client(address: NodeAddress) -> NodeClient:
+        made.append(NodeClient(address, shared, 5.0))
+        return made[0]
+
+    HttpNodes(url, AddressDefaults(), client)
+    sent = made[0].encode_request("/gpus").decode().splitlines()
+    expected = [f"Authorization: {basic_authorization(login)}"] if login else []
+    assert [one for one in sent if one.startswith("Authorization")] == expected
+    node = NodeClient(NodeAddress("http", "gpu-1", 9400), shared, 5.0)
+    assert basic_authorization("fleet:secret") in node.encode_request("/").decode()
+
+
 @pytest.mark.parametrize(
     "found", [NodeRequestFailed("the node answered 500", "refused"), answer({}), answer(7)]
 )
 def test_a_server_that_fails_is_an_error_that_names_the_url(found: object) -> None:
     nodes = nodes_of(ScriptedNodes({SERVER: found}))  # type: ignore[dict-item]
     with pytest.raises((UnreadableList, UsageError), match=f"{SERVER}/gpus"):
+        asyncio.run(nodes.read_nodes())
+
+
+def test_a_list_that_needs_a_login_says_where_to_write_it() -> None:
+    nodes = nodes_of(ScriptedNodes({SERVER: NodeRequestFailed("check --user and --password-file", "login")}))
+    with pytest.raises(UnreadableList, match=r"its URL needs a valid login \(https://USER:PASSWORD@"):
         asyncio.run(nodes.read_nodes())
 
 

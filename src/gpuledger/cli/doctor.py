@@ -149,7 +149,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
             values, node, environment, SystemClock(), lambda: _devices_of(once()), _OWNER_NEEDS
         )
     return (
-        *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
+        *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs), pids=host.pids),
         *host_checks(
             host,
             environment,

@@ -32,11 +32,12 @@ def source_checks(
     sysfs: Path = Path("/sys"),
     devices: Path = Path("/dev"),
     limit: float = 5.0,
+    pids: str = "auto",
 ) -> tuple[Check, ...]:
     """Build the checks of the driver; for a source that does not read this machine's driver, there is nothing
     to check.
 
-    `limit` is the maximum time of one driver call in seconds.
+    `limit` is the maximum time of one driver call in seconds; `pids` is that of `ProcFs`.
     """
     kind = settings.source.partition(":")[0]
     if kind in ("simulator", "replay"):
@@ -56,17 +57,22 @@ def source_checks(
     if "drm" in names:
         from gpuledger.sources.drm.checks import drm_check
 
-        found.append(drm_check(_open_drm(settings, pci, environment, beside_others=len(names) > 1)))
+        host = ProcFs(pci.procfs, pids=pids)
+        found.append(drm_check(_open_drm(settings, pci, host, environment, beside_others=len(names) > 1)))
     return tuple(found)
 
 
 def _open_drm(
-    settings: SourceSettings, pci: PciBus, environment: Mapping[str, str], *, beside_others: bool
+    settings: SourceSettings,
+    pci: PciBus,
+    host: ProcFs,
+    environment: Mapping[str, str],
+    *,
+    beside_others: bool,
 ) -> DrmSource:
     from gpuledger.host.machine_id import machine_digest
     from gpuledger.sources.drm.source import DrmSource
 
-    host = ProcFs(pci.procfs)
     return DrmSource(
         settings,
         host,

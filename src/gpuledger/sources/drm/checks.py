@@ -70,7 +70,7 @@ def find_drm_problems(source: DrmSource) -> Iterator[Finding]:
         yield from health_findings(
             reading.device.gpu.index, [problem for problem in judged.values() if problem]
         )
-    yield _check_clients(*source.hidden_processes)
+    yield _check_clients(*source.hidden_processes, lists_all=source.lists_all_processes)
     yield from _check_rocm(source, snapshot)
 
 
@@ -122,7 +122,14 @@ def _check_energy(reading: Reading) -> Finding:
     )
 
 
-def _check_clients(hidden: int, total: int) -> Finding:
+def _check_clients(hidden: int, total: int, *, lists_all: bool) -> Finding:
+    if not lists_all:
+        return warning(
+            *_CLIENTS,
+            f"only {total} processes are visible here, not those of the whole machine: others that use a GPU "
+            "are missing, and Intel's GPUs have no utilization and no used memory",
+            _SEE_ALL,
+        )
     if hidden:
         return warning(
             *_CLIENTS,

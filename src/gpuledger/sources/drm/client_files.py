@@ -38,13 +38,14 @@ class _Seen:
 class FoundFiles:
     """All open files of GPUs. `hidden` is how many processes may not be looked at (PTRACE_MODE_READ).
 
-    `rocm` are the pids that have KFD open.
+    `rocm` are the pids that have KFD open. `unlisted`: procfs does not even list the processes of others.
     """
 
     files: tuple[OpenFile, ...] = ()
     hidden: int = 0
     processes: int = 0
     rocm: frozenset[int] = frozenset()
+    unlisted: bool = False
 
 
 class ClientFiles:
@@ -66,6 +67,7 @@ class ClientFiles:
         self._link = link
         self._list = list_folder
         self._seen: dict[int, _Seen] = {}
+        self._hidepid: bool | None = None
 
     def find(self, now: float) -> FoundFiles:
         """All open files of GPUs at `now`, seconds of the boot clock. Never raises."""
@@ -82,7 +84,13 @@ class ClientFiles:
             sum(seen.is_hidden for seen in self._seen.values()),
             len(pids),
             frozenset(pid for pid, seen in self._seen.items() if seen.has_kfd),
+            1 not in self._seen and self._is_mounted_with_hidepid(),
         )
+
+    def _is_mounted_with_hidepid(self) -> bool:
+        if self._hidepid is None:
+            self._hidepid = b"hidepid=" in (read_or_none(f"{self._root}/mounts", self._read) or b"")
+        return self._hidepid
 
     def _look(self, pid: int, seen: _Seen | None, now: float, first_seen: float) -> _Seen:
         if seen is not None and not seen.files and not _is_due(pid, seen, now):

@@ -62,7 +62,8 @@ class _Uses:
 class ProcessReader:
     """Reads the processes of all cards once a tick.
 
-    `hidden` is how many of the machine's `total` processes could not be looked at.
+    `hidden` is how many of `total` processes could not be looked at. `lists_all`: these are all processes of
+    the machine.
     """
 
     def __init__(self, usage: UsageTracker, kfd: KfdReader, sees_host_pids: Callable[[], bool]) -> None:
@@ -70,6 +71,7 @@ class ProcessReader:
         self._kfd = kfd
         self._sees_host_pids = sees_host_pids
         self.hidden = self.total = 0
+        self.lists_all = True
 
     def read(
         self,
@@ -98,13 +100,16 @@ class ProcessReader:
             device = _device_of(by_address[address], name)
             for pid, use in by_pid.items():
                 _join(uses[device].drm, pid, use)
-        if self._sees_host_pids():
+        sees_host_pids = self._sees_host_pids()
+        if sees_host_pids:
             self._add_rocm(cards, uses)
         _add_rocm_by_files(cards, uses, found.rocm)
         pids = {pid for use in uses.values() for pid in use.pids}
         facts = host.identify(pids, unix)
         at = round(elapsed * 1e6)
-        sees_all = not found.hidden
+        # In a container without the machine's pids, most processes are not even listed.
+        self.lists_all = sees_host_pids and not found.unlisted
+        sees_all = self.lists_all and not found.hidden
         ended = {
             _device_of(by_address[address], name) for address, name in found.ended if address in by_address
         }

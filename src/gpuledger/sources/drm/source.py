@@ -155,6 +155,11 @@ class DrmSource:
         return self._sees_host_pids()
 
     @property
+    def lists_all_processes(self) -> bool:
+        """Whether the last read saw the pids of all processes of the machine."""
+        return self._processes.lists_all
+
+    @property
     def hidden_processes(self) -> tuple[int, int]:
         """Processes of the last read with descriptors that may not be looked at, and all processes."""
         return self._processes.hidden, self._processes.total

@@ -170,7 +170,7 @@ class ClientUses:
     The name is that in the process's container, where a file can have another name than on the machine; it
     only says which partition it is. `hidden` is how many processes could not be looked at. `rocm` are pids
     that have KFD open. `ended` are the places of clients that ended since the last tick: their last use is
-    not known. `leaps` is how many clients have engine time that cannot be true.
+    not known. `leaps` is how many clients have engine time that cannot be true. `unlisted` as in FoundFiles.
     """
 
     by_place: Mapping[tuple[str, str], Mapping[int, EngineUse]]
@@ -179,6 +179,7 @@ class ClientUses:
     rocm: frozenset[int] = frozenset()
     ended: frozenset[tuple[str, str]] = frozenset()
     leaps: int = 0
+    unlisted: bool = False
 
 
 class UsageTracker:
@@ -223,7 +224,7 @@ class UsageTracker:
             uses = by_place.setdefault((address, tracked.owner.node), {})
             uses.setdefault(tracked.owner.pid, EngineUse()).add(tracked)
         leaps = sum(tracked.leapt for tracked in self._clients.values())
-        return ClientUses(by_place, found.hidden, found.processes, found.rocm, ended, leaps)
+        return ClientUses(by_place, found.hidden, found.processes, found.rocm, ended, leaps, found.unlisted)
 
     def _read_client(self, file: OpenFile) -> DrmClient | None:
         raw = self._files.text(file)

@@ -127,3 +127,10 @@ def test_only_integrated_gpus_beside_those_of_nvidia_are_no_failure(tmp_path: Pa
     node.machine.add_card(0, "0000:00:02.0", "8086:a780", "i915")
     ((verdict, why),) = of(findings_of(node), "drm.gpus")
     assert (verdict, "only integrated ones" in why) == (Verdict.WORKS, True)
+
+
+def test_a_container_without_the_host_s_pids_does_not_see_all_processes(tmp_path: Path) -> None:
+    node = DrmNode(tmp_path, sees_host_pids=lambda: False)
+    node.machine.add_card(0, AMD, "8086:e20b", "xe")
+    (found,) = [one for one in findings_of(node) if one.check == "drm.processes"]
+    assert (found.verdict, "hostPID" in found.remedy) == (Verdict.WARNING, True)

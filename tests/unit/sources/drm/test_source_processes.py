@@ -223,3 +223,23 @@ def test_memory_in_use_is_no_sum_if_that_of_one_process_is_unknown(node: DrmNode
     node.machine.add_process(9, {3: ("renderD129", xe_client(XE, 1, total=1000, rcs=1, vram=MIB))})
     node.machine.add_process(10, {3: ("renderD129", "\n".join(lines) + "\n")})
     assert q.MEMORY_USED not in only(node).values
+
+
+@pytest.mark.parametrize("hidden_by", ["container", "hidepid", "hidepid of which root is exempt", ""])
+def test_of_some_of_the_machine_s_processes_there_is_no_sum_and_the_rest_is_not_theirs(
+    tmp_path: Path, hidden_by: str
+) -> None:
+    node = DrmNode(tmp_path, sees_host_pids=lambda: hidden_by != "container")
+    if hidden_by.startswith("hidepid"):
+        node.machine.write("proc/mounts", "proc /proc proc rw,nosuid,hidepid=invisible 0 0\n")
+    if hidden_by.endswith("exempt"):
+        node.machine.add_process(1)
+    node.machine.add_card(0, AMD, "1002:740f", render=128, **(MI210 | {"gpu_busy_percent": 80}))
+    node.machine.add_card(1, XE, "8086:e20b", "xe", render=129)
+    for gfx in (0, SECOND // 10):
+        node.machine.add_process(9, {3: ("renderD128", amd_client(AMD, 1, gfx=gfx + 1))})
+        amd, intel = node.read().readings
+    is_hidden = hidden_by in ("container", "hidepid")
+    assert amd.unseen == (pytest.approx(0.7) if is_hidden else 0.0)
+    assert (intel.get(q.UTILIZATION), intel.get(q.MEMORY_USED)) == ((None, None) if is_hidden else (0.0, 0))
+    assert node.source.lists_all_processes is not is_hidden

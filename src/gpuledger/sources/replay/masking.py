@@ -12,6 +12,7 @@ from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import (
+    CgroupUsage,
     CollectorRun,
     Failure,
     MeterRules,
@@ -155,6 +156,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "array_task": Masks.step,
     },
     GpuProcess: {"name": Masks.program},
+    CgroupUsage: {"sluid": Masks.job},
     Failure: {"part": _keep_word, "reason": _keep_word, "detail": _keep_error_detail},
     CollectorRun: {"name": _keep_word, "error": _keep_error_detail},
     Reading: {"supported": _keep, "raw": _mask_columns, "down_reason": _keep_word},

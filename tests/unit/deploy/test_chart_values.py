@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,8 +115,15 @@ def test_the_packaged_chart_renders_the_same_and_fits_into_helms_secret(tmp_path
     import helm_python
 
     # Helm stores each revision with its rendered objects in a Secret, which is limited to 1 MiB.
-    archive = Path(helm_python.Chart.load(CHART).save(tmp_path))
+    # A file of Python that was imported leaves compiled ones.
+    chart = shutil.copytree(CHART, tmp_path / "gpuledger", ignore=shutil.ignore_patterns("__pycache__"))
+    compiled = chart / "files/__pycache__/uninstall.cpython-311.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(os.urandom(10_000))
+    archive = Path(helm_python.Chart.load(chart).save(tmp_path))
     assert archive.stat().st_size < 150_000
+    with tarfile.open(archive) as packed:
+        assert not [name for name in packed.getnames() if "__pycache__" in name]
     values = MATRIX["monitoring"]
     assert render(values, folder=archive) == render(values)
 

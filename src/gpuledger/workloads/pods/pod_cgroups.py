@@ -34,22 +34,23 @@ class PodCgroups:
         self._root = str(root)
         self._clock = clock
         self._found: frozenset[str] | None = None
-        # The tree that `_ends` belongs to, and from when on each queried pod has ended, infinity for one with
+        # The read that `_ends` belongs to, and from when on each queried pod has ended, infinity for one with
         # a cgroup: with the current tree, and with the one before.
-        self._queried_tree: frozenset[str] | None = None
+        self._reads = self._queried_read = 0
         self._ends_before: dict[str, float] = {}
         self._ends: dict[str, float] = {}
 
     def refresh(self) -> None:
         """Read the cgroup tree. Never raises."""
         self._found = pod_uids_with_cgroup(self._root)
+        self._reads += 1
 
     def __call__(self, uid: str) -> bool | None:
         """Whether the pod has a cgroup; None if no tree is visible, or that is not yet certain."""
         found = self._found
-        if found is not self._queried_tree:
+        if self._reads != self._queried_read:
             # Pods that were not queried between two refreshes are dropped.
-            self._queried_tree, self._ends_before, self._ends = found, self._ends, {}
+            self._queried_read, self._ends_before, self._ends = self._reads, self._ends, {}
         if found is None:
             return None
         if uid in found:
@@ -59,7 +60,8 @@ class PodCgroups:
         if uid not in self._ends:
             ends = self._ends_before.get(uid, now + _CREATION_SECONDS)
             self._ends[uid] = now + _REMOVAL_SECONDS if ends == inf else ends
-        return False if now >= self._ends[uid] else None
+        # One read that lacks a cgroup can be incomplete: another must lack it, too.
+        return False if now >= self._ends[uid] and self._ends_before.get(uid) != inf else None
 
 
 def pod_uids_with_cgroup(root: str) -> frozenset[str] | None:

@@ -94,3 +94,19 @@ def test_a_cgroup_that_one_read_does_not_see_is_no_end(tmp_path: Path) -> None:
         found.append(cgroups(UID))
         clock.advance(10)
     assert found == [True, None, True, True, None]
+
+
+def test_a_pod_ends_by_a_second_read_however_often_the_first_is_queried(tmp_path: Path) -> None:
+    folder = tmp_path / f"kubepods/pod{UID}"
+    folder.mkdir(parents=True)
+    clock = FakeClock()
+    cgroups = PodCgroups(tmp_path, clock)
+    cgroups.refresh()
+    assert cgroups(UID) is True
+    folder.rmdir()
+    cgroups.refresh()
+    for _ in range(10):
+        assert cgroups(UID) is None
+        clock.advance(1)
+    cgroups.refresh()
+    assert cgroups(UID) is False

@@ -105,7 +105,11 @@ def loaded(folder: Path, *flags: str) -> set[str]:
 
 @pytest.mark.parametrize(
     ("flags", "not_loaded"),
-    [((), NOT_LOADED), (("--dialect", "process,session,energy"), (*NOT_LOADED, *NOT_LOADED_WITHOUT_NATIVE))],
+    [
+        ((), NOT_LOADED),
+        (("--dialect", "process,session,energy"), (*NOT_LOADED, *NOT_LOADED_WITHOUT_NATIVE)),
+        (("--state-dir", "none"), (*NOT_LOADED, "sqlite3", "gpuledger.ledger.store.store")),
+    ],
 )
 def test_a_node_loads_only_what_it_serves(
     tmp_path: Path, flags: tuple[str, ...], not_loaded: tuple[str, ...]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import sqlite3
 from dataclasses import dataclass, replace
 from datetime import UTC, tzinfo
 from math import inf, isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuledger.ledger.store.hour_cells import HourCells
 from gpuledger.ledger.watched_time import MICRO, QUARTER
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
 
 log = logging.getLogger("gpuledger.store")
 
@@ -82,12 +85,15 @@ class HistoryPruner:
         self._too_large = False
         self.error = ""
 
-    def run(self, connection: sqlite3.Connection, now: float, unix: float, limits: RetentionLimits) -> None:
+    def run(self, connection: Connection, now: float, unix: float, limits: RetentionLimits) -> None:
         """Run a step if it is time for one. Raises sqlite3.Error if the file cannot be read or written.
 
         Rows that no program can read, for example after a fault of the memory, remain as they are: the rest
         of the ledger is used and written as before.
         """
+        # Imported lazily: a node without a ledger file does not need it.
+        import sqlite3
+
         if self._wall is None or abs(unix - now - self._wall[0]) > _CLOCK_STEP:
             self._wall = (unix - now, now)
         if now < self._next:
@@ -125,7 +131,7 @@ class HistoryPruner:
         self.error = text
 
 
-def prune_history(connection: sqlite3.Connection, unix: float, limits: RetentionLimits) -> PruneResult:
+def prune_history(connection: Connection, unix: float, limits: RetentionLimits) -> PruneResult:
     """Run one step in a separate transaction. Raises sqlite3.Error."""
     # Used bytes only: freed pages are reused before the file grows. While the clock is not trusted, nothing
     # is deleted for any reason.
@@ -147,7 +153,7 @@ def prune_history(connection: sqlite3.Connection, unix: float, limits: Retention
     return PruneResult(deleted, more=more, for_size=for_size and deleted > 0)
 
 
-def used_bytes(connection: sqlite3.Connection) -> int:
+def used_bytes(connection: Connection) -> int:
     """Bytes of pages in use."""
     count, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -156,12 +162,12 @@ def used_bytes(connection: sqlite3.Connection) -> int:
     return int((count - free) * size)
 
 
-def _fold(connection: sqlite3.Connection, unix: float, detail: float, cells: HourCells) -> bool:
+def _fold(connection: Connection, unix: float, detail: float, cells: HourCells) -> bool:
     """Return whether something was folded, so that there may be more."""
     return isfinite(detail) and _fold_before(connection, int((unix - detail) // QUARTER), cells)
 
 
-def _fold_before(connection: sqlite3.Connection, before: int, cells: HourCells) -> bool:
+def _fold_before(connection: Connection, before: int, cells: HourCells) -> bool:
     """Fold some of the full hours before this quarter; return whether there were any."""
     # Imported lazily: the first step is an hour after the start.
     from gpuledger.ledger.store.folding import fold_spans, fold_time_spans
@@ -174,7 +180,7 @@ def _fold_before(connection: sqlite3.Connection, before: int, cells: HourCells) 
     )
 
 
-def _fold_presence(connection: sqlite3.Connection, hour: int, cells: HourCells) -> bool:
+def _fold_presence(connection: Connection, hour: int, cells: HourCells) -> bool:
     """Fold an hour of times, and some of what owners used; return whether there was any."""
     from gpuledger.ledger.store.folding import fold_times
     from gpuledger.ledger.store.usage_folding import fold_usage
@@ -183,7 +189,7 @@ def _fold_presence(connection: sqlite3.Connection, hour: int, cells: HourCells) 
     return fold_times(connection, hour, cells) or has_usage
 
 
-def _delete(connection: sqlite3.Connection, before: float, *, sessions: bool) -> int:
+def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
     """Delete history that ended before this time, at most one step per kind; return the number of rows.
 
     `sessions` are deleted only when no span refers to them any more.
@@ -194,7 +200,7 @@ def _delete(connection: sqlite3.Connection, before: float, *, sessions: bool) ->
     return deleted + _delete_sessions(connection, before) if sessions else deleted
 
 
-def _delete_hours(connection: sqlite3.Connection, before: int) -> int:
+def _delete_hours(connection: Connection, before: int) -> int:
     """Delete the oldest hours before this quarter. No kind of rows begins earlier than the others."""
     which = (before, _STEP)
     connection.execute(_FORGET_HOURS, which)
@@ -208,7 +214,7 @@ def _delete_hours(connection: sqlite3.Connection, before: int) -> int:
     return int(deleted) + _delete_usage(connection, gone)
 
 
-def _delete_usage(connection: sqlite3.Connection, before: int) -> int:
+def _delete_usage(connection: Connection, before: int) -> int:
     """Delete what owners used in the oldest hours before this quarter; return the number of rows."""
     deleted = connection.execute("DELETE FROM usage_hours WHERE quarter < ?", (before,)).rowcount
     connection.execute("DELETE FROM usage_periods WHERE last_quarter < ?", (before,))
@@ -216,13 +222,13 @@ def _delete_usage(connection: sqlite3.Connection, before: int) -> int:
     return int(deleted)
 
 
-def _oldest(connection: sqlite3.Connection, table: str, before: int) -> int:
+def _oldest(connection: Connection, table: str, before: int) -> int:
     """The first quarter of a table, at most `before`."""
     (oldest,) = connection.execute(f"SELECT min(quarter) FROM {table}").fetchone()
     return before if oldest is None else min(oldest, before)
 
 
-def _delete_gpu_time(connection: sqlite3.Connection, before: int) -> int:
+def _delete_gpu_time(connection: Connection, before: int) -> int:
     """Delete the oldest hours of time before this quarter, as a whole, so that both bases stay balanced."""
     deleted = 0
     while deleted < _STEP and (oldest := _oldest(connection, "hour_gpu_time", before)) < before:
@@ -242,7 +248,7 @@ def _delete_gpu_time(connection: sqlite3.Connection, before: int) -> int:
     return deleted
 
 
-def _delete_sessions(connection: sqlite3.Connection, before: float) -> int:
+def _delete_sessions(connection: Connection, before: float) -> int:
     which = (before, _STEP)
     connection.execute(f"DELETE FROM stays WHERE session IN ({_OLD_SESSIONS})", which)
     connection.execute(f"UPDATE xids SET session = NULL WHERE session IN ({_OLD_SESSIONS})", which)
@@ -250,7 +256,7 @@ def _delete_sessions(connection: sqlite3.Connection, before: float) -> int:
     return int(connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount)
 
 
-def _delete_oldest(connection: sqlite3.Connection, unix: float, cells: HourCells) -> int:
+def _delete_oldest(connection: Connection, unix: float, cells: HourCells) -> int:
     """A step for size: fold what is not folded yet, then delete the oldest hours and sessions."""
     # A full hour: spans of the hour that is cut by it are not folded, and need their sessions.
     young = cells.begins(int(unix // QUARTER) - _YOUNG)

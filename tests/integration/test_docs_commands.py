@@ -71,7 +71,9 @@ SCENARIO = "gpus:" + "".join(
         _JOB.format(user="ann", uid=1001, job=4711),
         # The person who runs the tests, for `--mine`.
         _JOB.format(user=getuser(), uid=os.getuid(), job=4690),
-        *[""] * 8,
+        # Pods on one GPU: their energy is apportioned.
+        ", ".join(_POD.format(load=0.4, space="inference", pod=f"chat-{number}") for number in (0, 1)),
+        *[""] * 7,
     )
 )
 CONFIG = """

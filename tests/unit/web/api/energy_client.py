@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,4 +57,5 @@ class EnergyClient:
         return ApiOptions("node-17", self.prices, teams=self.teams, timezone=self.timezone)
 
     def request(self, query: str = "") -> JsonObject:
-        return self.reports.report_page(STATE, parameters(query))
+        body: JsonObject = json.loads(json.dumps(self.reports.report_page(STATE, parameters(query))))
+        return body

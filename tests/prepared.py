@@ -113,7 +113,9 @@ class PreparedProcess:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the program has exited."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # Its exit is reported a moment after it.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,9 +95,9 @@ def test_a_count_of_errors_without_one_block_is_no_count(node: FlakyNode) -> Non
     ],
 )
 def test_a_negative_or_absurd_value_is_left_out_with_what_follows_from_it_and_counted(
-    node: FlakyNode, driver: str, files: dict[str, object], quantity: Quantity
+    node: FlakyNode, driver: str, files: dict[str, Any], quantity: Quantity
 ) -> None:
-    node.machine.add_card(0, AMD, "1002:740f", driver, **{"mem_info_vram_total": 1000, **files})  # type: ignore[arg-type]
+    node.machine.add_card(0, AMD, "1002:740f", driver, **{"mem_info_vram_total": 1000, **files})
     snapshot = node.read()
     assert not {quantity, q.MEMORY_FREE} & snapshot.readings[0].values.keys()
     assert snapshot.invalid == 1
